@@ -1,0 +1,1 @@
+"""The ground floor: errors, digests, targets, options, events. Imports nothing of Stax and no torch."""
