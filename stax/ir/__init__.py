@@ -1,0 +1,1 @@
+"""The intermediate representations: expressions, values, programs, kernels and sources. No torch, no sympy, no triton."""
