@@ -1,0 +1,140 @@
+"""Artifact: everything a machine needs to run a compiled function, as plain data. Binaries are named by digest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stax.artifact.guards import GuardSet
+from stax.artifact.signature import Signature
+from stax.base.target import Target, Toolchain
+from stax.ir.expr import Expr
+from stax.ir.program import Arg, Literal, Symbol, TensorRef
+from stax.ir.source import Config, Param
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What gates loading, as opposed to what is hashed. Empty or 0 means "anything".
+
+    ``cpu_level``: least psABI level. ``cuda_arch``: the cubin's compute capability (same major, device minor >= it).
+    ``glibc``: least version "2.31" of symbols a .so needs. ``torch_min``: least torch release for the extern calls.
+    """
+
+    cpu_level: str = ""
+    cuda_arch: str = ""
+    glibc: str = ""
+    torch_min: str = ""
+
+
+@dataclass(frozen=True)
+class Binary:
+    """One kernel. ``digest`` names the blob (cubin or .so), ``key`` the kernel key it was built under. ``grid`` are
+    expressions over the size parameters' names and the config's block names; ``meta`` the builder's facts for the launcher
+    (symbol, shared_bytes, num_warps, …)."""
+
+    name: str
+    language: str
+    entry: str
+    key: str
+    digest: str
+    params: tuple[Param, ...]
+    grid: tuple[Expr, ...]
+    config: Config
+    meta: tuple[tuple[str, int | str], ...]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A tensor baked in at capture; ``digest`` names the blob of its dense row-major bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    digest: str
+
+
+@dataclass(frozen=True)
+class Alloc:
+    """Make an uninitialised tensor ``name`` on the artifact's device."""
+
+    name: str
+    dtype: str
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Run binary ``binary`` (index into Artifact.binaries) on these tensors, in pointer-parameter order; ``sizes`` are its
+    size parameters over the artifact's symbols."""
+
+    binary: int
+    tensors: tuple[str, ...]
+    sizes: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """Call torch operator ``target`` ("aten.mm.default") and name its results ("" drops one)."""
+
+    outs: tuple[str, ...]
+    target: str
+    args: tuple[Arg, ...]
+    kwargs: tuple[tuple[str, Arg], ...]
+
+
+@dataclass(frozen=True)
+class Free:
+    """Drop the last references to these tensors."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CopyBack:
+    """Copy tensor ``source`` into flat input ``target``, which the caller sees changed."""
+
+    target: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Return:
+    """The flat results. A TensorRef on an input is that input when shape, strides and offset are its own, else a view of it."""
+
+    outputs: tuple[TensorRef | Expr | Literal, ...]
+
+
+Step = Alloc | Launch | Call | Free | CopyBack | Return
+
+
+@dataclass(frozen=True)
+class TracedSource:
+    """A Python function that ran during capture: where it is found again and the digest of its code."""
+
+    module: str
+    qualname: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """``inputs`` name the flat tensor inputs in order (constants included, see Signature.inputs); every name used in
+    ``forward`` is an input or the out of an earlier step. ``backward`` is empty for inference."""
+
+    schema: int
+    target: Target
+    toolchain: Toolchain
+    constraints: Constraints
+    signature: Signature
+    symbols: tuple[Symbol, ...]
+    guards: GuardSet
+    inputs: tuple[str, ...]
+    constants: tuple[Constant, ...]
+    binaries: tuple[Binary, ...]
+    forward: tuple[Step, ...]
+    backward: tuple[Step, ...]
+    traced_sources: tuple[TracedSource, ...]
+    origin: str
