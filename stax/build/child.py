@@ -1,0 +1,148 @@
+"""One worker process seen from its parent: start it, ask it with a time limit, end it with all its children."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import stax
+from stax.build.wire import FRAME_HEAD_BYTES, frame, frame_length
+
+START_LIMIT_S = 120.0
+_LOG_TAIL_BYTES = 16_384
+_START = (
+    "import sys; root, scratch, cxx = sys.argv[1:]; root in sys.path or sys.path.insert(0, root); "
+    "from stax.build.worker import main; main(scratch, cxx)"
+)
+
+
+class ChildLost(Exception):
+    """The process ended before it answered. Its last words are the argument."""
+
+
+class ChildHung(Exception):
+    """The process did not answer in time. Its last words are the argument."""
+
+
+class Child:
+    """A warm worker process, the leader of its own process group.
+
+    Used by one thread at a time; ``kill`` may be called from any thread, any number of times, and makes a running
+    ``ask`` raise ChildLost.
+    """
+
+    def __init__(self, cxx: str) -> None:
+        self._scratch = tempfile.mkdtemp(prefix="stax-build-")
+        self._words = tempfile.TemporaryFile()
+        fcntl.fcntl(
+            self._words, fcntl.F_SETFL, os.O_APPEND
+        )  # so that ask may truncate what was said before
+        self._greeted = False
+        self._ending = threading.Lock()
+        self._ended = False
+        root = str(Path(stax.__file__).resolve().parent.parent)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _START, root, self._scratch, cxx],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._words,
+            bufsize=0,
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._jobs = self._process.stdin.fileno()
+        self._results = self._process.stdout.fileno()
+        os.set_blocking(self._jobs, False)
+        os.set_blocking(self._results, False)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def alive(self) -> bool:
+        """Whether the process still runs; does not reap it, so that its group id stays ours."""
+        if self._ended:
+            return False
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._process.pid, flags) is None
+
+    def ask(self, body: bytes, limit_s: float) -> bytes:
+        """Send one job, return its result. The start of the process is not counted in ``limit_s``.
+
+        Raises ChildLost or ChildHung; then only ``kill`` and ``release`` are left to call.
+        """
+        if not self._greeted:
+            self._read_frame(time.monotonic() + START_LIMIT_S)
+            self._greeted = True
+        until = time.monotonic() + limit_s
+        self._words.truncate(0)
+        view = memoryview(frame(body))
+        while view:
+            self._wait(self._jobs, select.POLLOUT, until)
+            try:
+                view = view[os.write(self._jobs, view) :]
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise ChildLost(self.last_words()) from error
+        return self._read_frame(until)
+
+    def kill(self) -> None:
+        """End the process and everything it started, and remove its files."""
+        with self._ending:
+            if self._ended:
+                return
+            # NOTE: before wait(): until it is reaped, the pid, and so the group id, can not be another's.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._ended = True
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def release(self) -> None:
+        """``kill`` and close the pipes; for the using thread alone, when it is done with this child."""
+        self.kill()
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._words.close()
+
+    def last_words(self) -> str:
+        """The end of what the process wrote to its standard error."""
+        size = os.fstat(self._words.fileno()).st_size
+        tail = os.pread(self._words.fileno(), _LOG_TAIL_BYTES, max(0, size - _LOG_TAIL_BYTES))
+        return tail.decode(errors="replace")
+
+    def _read_frame(self, until: float) -> bytes:
+        return self._read(frame_length(self._read(FRAME_HEAD_BYTES, until)), until)
+
+    def _read(self, count: int, until: float) -> bytes:
+        parts: list[bytes] = []
+        while count:
+            self._wait(self._results, select.POLLIN, until)
+            try:
+                part = os.read(self._results, min(count, 1 << 20))
+            except BlockingIOError:
+                continue
+            if not part:
+                raise ChildLost(self.last_words())
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def _wait(self, fd: int, events: int, until: float) -> None:
+        poll = select.poll()
+        poll.register(fd, events)
+        left_ms = (until - time.monotonic()) * 1000
+        if left_ms <= 0 or not poll.poll(left_ms):
+            raise ChildHung(self.last_words())
