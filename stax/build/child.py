@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import shutil
@@ -38,27 +37,31 @@ class Child:
     """A warm worker process, the leader of its own process group.
 
     Used by one thread at a time; ``kill`` may be called from any thread, any number of times, and makes a running
-    ``ask`` raise ChildLost.
+    ``ask`` raise ChildLost. Making one raises OSError when the machine has no process or file left to give.
     """
 
     def __init__(self, cxx: str) -> None:
         self._scratch = tempfile.mkdtemp(prefix="stax-build-")
-        self._words = tempfile.TemporaryFile()
-        fcntl.fcntl(
-            self._words, fcntl.F_SETFL, os.O_APPEND
-        )  # so that ask may truncate what was said before
+        words = os.path.join(self._scratch, "stderr")
+        self._words = os.open(words, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         self._greeted = False
         self._ending = threading.Lock()
         self._ended = False
         root = str(Path(stax.__file__).resolve().parent.parent)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _START, root, self._scratch, cxx],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._words,
-            bufsize=0,
-            start_new_session=True,
-        )
+        command = [sys.executable, "-P", "-c", _START, root, self._scratch, cxx]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._words,
+                bufsize=0,
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(self._words)
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            raise
         assert self._process.stdin is not None and self._process.stdout is not None
         self._jobs = self._process.stdin.fileno()
         self._results = self._process.stdout.fileno()
@@ -85,7 +88,7 @@ class Child:
             self._read_frame(time.monotonic() + START_LIMIT_S)
             self._greeted = True
         until = time.monotonic() + limit_s
-        self._words.truncate(0)
+        os.ftruncate(self._words, 0)
         view = memoryview(frame(body))
         while view:
             self._wait(self._jobs, select.POLLOUT, until)
@@ -115,12 +118,12 @@ class Child:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdout.close()
-        self._words.close()
+        os.close(self._words)
 
     def last_words(self) -> str:
         """The end of what the process wrote to its standard error."""
-        size = os.fstat(self._words.fileno()).st_size
-        tail = os.pread(self._words.fileno(), _LOG_TAIL_BYTES, max(0, size - _LOG_TAIL_BYTES))
+        size = os.fstat(self._words).st_size
+        tail = os.pread(self._words, _LOG_TAIL_BYTES, max(0, size - _LOG_TAIL_BYTES))
         return tail.decode(errors="replace")
 
     def _read_frame(self, until: float) -> bytes:

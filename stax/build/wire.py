@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping
+from typing import Any
 
 import msgpack
 
@@ -30,7 +30,7 @@ def unpack(blob: bytes) -> object:
     try:
         return msgpack.unpackb(blob, raw=False, use_list=False, strict_map_key=True)
     except (ValueError, msgpack.exceptions.UnpackException) as error:
-        raise SchemaError("not a farm message", expected="msgpack", found=str(error)) from error
+        raise SchemaError("not a build message", expected="msgpack", found=str(error)) from error
 
 
 def pack_job(job: Job) -> bytes:
@@ -57,7 +57,7 @@ def pack_job(job: Job) -> bytes:
 
 def unpack_job(blob: bytes) -> Job:
     """The job of :func:`pack_job`. Raises SchemaError."""
-    data = mapping(unpack(blob))
+    data = _mapping(blob)
     try:
         return Job(
             language=data["language"],
@@ -86,7 +86,7 @@ def pack_result(result: BuildResult) -> bytes:
 
 def unpack_result(blob: bytes, job: Job) -> BuildResult:
     """The result of :func:`pack_result`, with the source text of ``job`` put back. Raises SchemaError."""
-    data = mapping(unpack(blob))
+    data = _mapping(blob)
     try:
         if "data" in data:
             return Built(data["key"], data["data"], tuple(data["meta"]), data["seconds"])
@@ -95,10 +95,10 @@ def unpack_result(blob: bytes, job: Job) -> BuildResult:
         raise SchemaError("bad result message", found=repr(error)) from error
 
 
-def mapping(data: object) -> Mapping[str, object] | dict:  # type: ignore[type-arg]
-    """``data``, which must be a mapping. Raises SchemaError."""
+def _mapping(blob: bytes) -> dict[str, Any]:
+    data = unpack(blob)
     if not isinstance(data, dict):
-        raise SchemaError("bad farm message", expected="a mapping", found=type(data).__name__)
+        raise SchemaError("bad build message", expected="a mapping", found=type(data).__name__)
     return data
 
 
