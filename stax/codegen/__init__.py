@@ -1,0 +1,1 @@
+"""Code generation: Kernel to source text, one folder a target."""

@@ -1,0 +1,1 @@
+"""Triton text from kernels."""

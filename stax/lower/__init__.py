@@ -1,0 +1,1 @@
+"""Lowering: ATen graph to loop-level Program, one family of operators a file."""
