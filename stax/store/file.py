@@ -167,9 +167,7 @@ class FileStore:
             return self._create_without_links(temp, name, addressed, error)
         return True
 
-    def _create_without_links(
-        self, temp: Path, name: str, addressed: bool, error: OSError
-    ) -> bool:
+    def _create_without_links(self, temp: Path, name: str, addressed: bool, error: OSError) -> bool:
         if not addressed:
             raise Refused(
                 "the folder's file system has no hard links, so records can not be created once",

@@ -1,9 +1,9 @@
 """Names of a store: builds them, checks them, and knows what each family allows.
 
-    cas/<sha256>                       blobs, named by the digest of the raw bytes
-    act/<tier>/<kind>/<key>/<variant>  small immutable records
-    bundle/<sha256>                    manifests, named by the digest of the raw bytes
-    tag/<tier>/<name>                  the only mutable objects
+cas/<sha256>                       blobs, named by the digest of the raw bytes
+act/<tier>/<kind>/<key>/<variant>  small immutable records
+bundle/<sha256>                    manifests, named by the digest of the raw bytes
+tag/<tier>/<name>                  the only mutable objects
 """
 
 from __future__ import annotations
@@ -138,7 +138,10 @@ def check_written(name: str, size_bytes: int, limit_bytes: int, where: str) -> N
     """Raises Refused when the bytes to store are more than their family allows."""
     if size_bytes > limit_bytes:
         raise Refused(
-            "too large", expected=f"at most {limit_bytes} bytes", found=f"{size_bytes} bytes", where=where
+            "too large",
+            expected=f"at most {limit_bytes} bytes",
+            found=f"{size_bytes} bytes",
+            where=where,
         )
 
 

@@ -304,8 +304,8 @@ def open_s3(url: str, endpoint: str) -> S3Store:
     bad = not parts.netloc or bool(query.keys() - {"endpoint"}) or bool(parts.fragment)
     if bad or len(prefix) > 256 or "//" in prefix or ".." in prefix.split("/"):
         raise OptionError(
-            "bad store URL", expected="s3://bucket/prefix[?endpoint=http://host:port]", found=repr(url)
+            "bad store URL",
+            expected="s3://bucket/prefix[?endpoint=http://host:port]",
+            found=repr(url),
         )
     return S3Store(parts.netloc, prefix, endpoint or query.get("endpoint", [""])[0])
-
-

@@ -44,10 +44,26 @@ _REFUSED = {
 }
 
 # Codes below 500 that may pass all the same.
-_TRANSIENT = frozenset(
-    {"RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests", "429"}
-    | {"BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch", "RequestLimitExceeded", "408"}
-) | _CONFLICT
+_TRANSIENT = (
+    frozenset(
+        {
+            "RequestTimeout",
+            "SlowDown",
+            "Throttling",
+            "ThrottlingException",
+            "TooManyRequests",
+            "429",
+        }
+        | {
+            "BadDigest",
+            "IncompleteBody",
+            "XAmzContentSHA256Mismatch",
+            "RequestLimitExceeded",
+            "408",
+        }
+    )
+    | _CONFLICT
+)
 
 _NO_CREDENTIALS = (
     boto.NoCredentialsError,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from stax.base.errors import Refused, Transient
+from stax.base.errors import Refused, StoreError, Transient
 from stax.base.observe import Event, Observer, ignore
 from stax.store.base import Store
 
@@ -108,7 +108,9 @@ class Retrying:
             try:
                 return run()
             except Transient as error:
-                wait_s = min(self.cap_s, self.base_s * 2 ** (attempt - 1)) * self.rng.uniform(0.5, 1)
+                wait_s = min(self.cap_s, self.base_s * 2 ** (attempt - 1)) * self.rng.uniform(
+                    0.5, 1
+                )
                 if self.clock() + wait_s - start_s > self.deadline_s:
                     raise
                 fields = {"verb": verb, "name": name, "attempt": attempt, "wait_s": wait_s}
@@ -187,7 +189,7 @@ class Breaker:
         except Transient as error:
             self._failed(error)
             raise
-        except BaseException:
+        except StoreError:
             self._answered()
             raise
         self._answered()

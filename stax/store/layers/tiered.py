@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from stax.base.errors import Missing, StoreError, Transient
+from stax.base.errors import Corrupt, Missing, StoreError, Transient
 from stax.base.observe import Event, Observer, ignore
 from stax.store import layout
 from stax.store.base import Store
@@ -36,12 +36,12 @@ class Tiered:
         return self.remote.shared
 
     def get(self, name: str) -> bytes:
+        layout.object_family(name)
         try:
             return self.local.get(name)
         except Missing:
             pass
         except StoreError as error:
-            layout.object_family(name)
             self._degraded("local", "get", name, error)
         data = self.remote.get(name)
         self._fill(name, data)
@@ -128,6 +128,9 @@ class Tiered:
         try:
             return self.local.get_tag(name)
         except Missing:
+            return None, None
+        except Corrupt:
+            self.local.delete(name)
             return None, None
 
     def _old_tag(self, name: str, error: Transient) -> tuple[bytes, str]:

@@ -64,12 +64,12 @@ class Verified:
         return self if below is self.inner else replace(self, inner=below, damaged=Damaged())
 
     def get(self, name: str) -> bytes:
-        family = layout.object_family(name)
-        stored = self.inner.get(name)
+        layout.object_family(name)
         try:
-            raw = _unpack(name, stored, family) if family.addressed else _unseal(name, stored)
+            raw = _raw(name, self.inner.get(name), self._where(name))
         except Corrupt as error:
-            self._report(name, error)
+            self.damaged.add(name)
+            self._tell_corrupt(name, error)
             raise
         self.damaged.discard(name)
         return raw
@@ -98,15 +98,15 @@ class Verified:
     def swap(self, name: str, data: bytes, expect: str | None) -> str:
         limit_bytes = layout.tag_family(name).max_bytes
         layout.check_written(name, len(data), limit_bytes, self._where(name))
-        return self.inner.swap(name, _seal(data), expect)
+        return self.inner.swap(name, _sealed(data), expect)
 
     def get_tag(self, name: str) -> tuple[bytes, str]:
         layout.tag_family(name)
-        stored, etag = self.inner.get_tag(name)
         try:
-            return _unseal(name, stored), etag
+            stored, etag = self.inner.get_tag(name)
+            return _unsealed(stored, self._where(name)), etag
         except Corrupt as error:
-            self.observer(Event("store.corrupt", {"name": name, "reason": str(error)}))
+            self._tell_corrupt(name, error)
             raise
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class Verified:
         family = layout.object_family(name)
         layout.check_written(name, len(data), family.max_bytes, self._where(name))
         if not family.addressed:
-            return _seal(data)
+            return _sealed(data)
         found = sha256(data)
         if found != name.rpartition("/")[2]:
             raise Refused(
@@ -132,48 +132,49 @@ class Verified:
         self.damaged.discard(name)
         self.observer(Event("store.heal", {"name": name, "url": self.url}))
 
-    def _report(self, name: str, error: Corrupt) -> None:
-        self.damaged.add(name)
-        error.where = self._where(name)
+    def _tell_corrupt(self, name: str, error: Corrupt) -> None:
         self.observer(Event("store.corrupt", {"name": name, "url": self.url, "reason": str(error)}))
 
     def _where(self, name: str) -> str:
         return f"{name} of {self.url}"
 
 
-def _seal(data: bytes) -> bytes:
+def _raw(name: str, stored: bytes, where: str) -> bytes:
+    family = layout.family(name)
+    if not family.addressed:
+        return _unsealed(stored, where)
+    raw = _decompressed(stored, family.max_bytes, where)
+    digest, found = name.rpartition("/")[2], sha256(raw)
+    if found != digest:
+        raise Corrupt("damaged", expected=f"sha256 {digest}", found=f"sha256 {found}", where=where)
+    return raw
+
+
+def _sealed(data: bytes) -> bytes:
     return sha256(data).encode() + b"\n" + data
 
 
-def _unseal(name: str, stored: bytes) -> bytes:
+def _unsealed(stored: bytes, where: str) -> bytes:
     raw = stored[_SEAL_BYTES:]
     expected = sha256(raw)
     if stored[:_SEAL_BYTES] != expected.encode() + b"\n":
         found = stored[: _SEAL_BYTES - 1].decode("ascii", "replace")
-        raise Corrupt("damaged", expected=f"sha256 {expected}", found=f"seal {found!r}", where=name)
+        raise Corrupt("damaged", expected=f"seal {expected}", found=repr(found), where=where)
     return raw
 
 
-def _unpack(name: str, stored: bytes, family: layout.Family) -> bytes:
-    try:
-        raw = _decompress(name, stored, family.max_bytes)
-    except zstandard.ZstdError as error:
-        raise Corrupt("damaged", expected="a zstd frame", found=str(error), where=name) from error
-    digest, found = name.rpartition("/")[2], sha256(raw)
-    if found != digest:
-        raise Corrupt("damaged", expected=f"sha256 {digest}", found=f"sha256 {found}", where=name)
-    return raw
-
-
-def _decompress(name: str, stored: bytes, limit_bytes: int) -> bytes:
+def _decompressed(stored: bytes, limit_bytes: int, where: str) -> bytes:
     # The frame states its size; the library allocates exactly that and fails when it is a lie. A frame
     # that does not state it is none of ours.
-    size_bytes = zstandard.frame_content_size(stored)
-    if size_bytes < 0 or size_bytes > limit_bytes:
-        raise Corrupt(
-            "damaged",
-            expected=f"a stated size of at most {limit_bytes} bytes",
-            found="none" if size_bytes < 0 else f"{size_bytes} bytes",
-            where=name,
-        )
-    return zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)
+    try:
+        size_bytes = zstandard.frame_content_size(stored)
+        if 0 <= size_bytes <= limit_bytes:
+            return zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise Corrupt("damaged", expected="a zstd frame", found=str(error), where=where) from error
+    raise Corrupt(
+        "damaged",
+        expected=f"a stated size of at most {limit_bytes} bytes",
+        found="none" if size_bytes < 0 else f"{size_bytes} bytes",
+        where=where,
+    )
