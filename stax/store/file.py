@@ -12,7 +12,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
@@ -136,7 +136,7 @@ class FileStore:
             return None
 
     @contextmanager
-    def _written(self, data: bytes, sync: bool = False) -> Iterator[Path]:
+    def _written(self, data: bytes, sync: bool = False) -> Generator[Path, None, None]:
         """A temporary file that holds the bytes; it is gone afterwards, whatever happened."""
         self._temp.mkdir(parents=True, exist_ok=True)
         self._sweep()
@@ -184,7 +184,7 @@ class FileStore:
         os.replace(temp, final)
 
     @contextmanager
-    def _tags_locked(self, name: str) -> Iterator[None]:
+    def _tags_locked(self, name: str) -> Generator[None, None, None]:
         """The kernel frees the lock of a process that dies; one that hangs costs a bounded wait."""
         self._temp.mkdir(parents=True, exist_ok=True)
         fd = os.open(self._temp / "tags.lock", os.O_RDWR | os.O_CREAT, 0o666)
@@ -236,7 +236,7 @@ class FileStore:
                 _forget(temp)
 
     @contextmanager
-    def _faults(self, verb: str, name: str) -> Iterator[None]:
+    def _faults(self, verb: str, name: str) -> Generator[None, None, None]:
         try:
             yield
         except OSError as error:

@@ -9,19 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
-import msgpack
+import msgpack  # pyright: ignore[reportMissingTypeStubs]
 
 from stax.base.errors import SchemaError
 from stax.store import layout
+
+_codec: Any = msgpack  # it has no types
 
 RECORD_SCHEMA = 1
 BUNDLE_SCHEMA = 1
 TAG_SCHEMA = 1
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_MAX_BLOBS = 1 << 20
+_MAX_ITEMS = 1 << 20
 _MAX_DEPTH = 32
 
 
@@ -141,7 +143,7 @@ def _record(fields: Mapping[str, object], where: str) -> Record:
 
 def _pack(value: dict[str, object], where: str) -> bytes:
     try:
-        return cast("bytes", msgpack.packb(dict(sorted(value.items())), use_bin_type=True))
+        return cast("bytes", _codec.packb(dict(sorted(value.items())), use_bin_type=True))
     except (ValueError, OverflowError, UnicodeEncodeError) as error:
         raise SchemaError("can not be encoded", found=str(error), where=where) from error
 
@@ -152,7 +154,7 @@ def _unpack(data: bytes, family: str, schema: int, where: str) -> dict[str, obje
     if len(data) > limit_bytes:
         _fail("too large", f"at most {limit_bytes} bytes", f"{len(data)} bytes", where)
     try:
-        value: object = msgpack.unpackb(data, raw=False, strict_map_key=True)
+        value: object = _codec.unpackb(data, raw=False, strict_map_key=True)
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
         raise SchemaError("not msgpack", found=str(error), where=where) from error
     fields = dict(_dict(value, "the whole", where))
@@ -195,9 +197,12 @@ def _dict(value: object, what: str, where: str) -> Mapping[str, object]:
 
 
 def _items(value: object, what: str, where: str) -> Sequence[object]:
-    if not isinstance(value, list) or len(cast("Sequence[object]", value)) > _MAX_BLOBS:
-        _fail(f"bad {what}", f"a list of at most {_MAX_BLOBS}", type(value).__name__, where)
-    return cast("Sequence[object]", value)
+    if not isinstance(value, list):
+        _fail(f"bad {what}", "a list", type(value).__name__, where)
+    items = cast("Sequence[object]", value)
+    if len(items) > _MAX_ITEMS:
+        _fail(f"bad {what}", f"at most {_MAX_ITEMS} items", str(len(items)), where)
+    return items
 
 
 def _dicts(value: object, what: str, where: str) -> Sequence[Mapping[str, object]]:

@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
-import boto3
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+import boto3  # pyright: ignore[reportMissingTypeStubs]
+from botocore.config import Config  # pyright: ignore[reportMissingTypeStubs]
+from botocore.exceptions import BotoCoreError, ClientError  # pyright: ignore[reportMissingTypeStubs]
 from urllib3.exceptions import HTTPError
 
 from stax.base.errors import OptionError, Refused, StoreError, Transient
@@ -268,7 +268,7 @@ class S3Store:
 
 
 def _connect(endpoint: str, connect_s: float, read_s: float, connections: int) -> Client:
-    session = boto3.session.Session()
+    session: Any = boto3.Session()
     config = Config(
         connect_timeout=connect_s,
         read_timeout=read_s,
@@ -281,7 +281,7 @@ def _connect(endpoint: str, connect_s: float, read_s: float, connections: int) -
         tcp_keepalive=True,
     )
     try:
-        return session.client(  # pyright: ignore
+        return session.client(
             "s3",
             endpoint_url=endpoint or None,
             region_name=session.region_name or "us-east-1",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from botocore import exceptions as boto
-from botocore.exceptions import ClientError
+from botocore import exceptions as boto  # pyright: ignore[reportMissingTypeStubs]
+from botocore.exceptions import ClientError  # pyright: ignore[reportMissingTypeStubs]
 
 from stax.base.errors import Missing, Refused, StoreError, Transient
 
