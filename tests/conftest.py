@@ -145,3 +145,32 @@ def _clean_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
         monkeypatch.delenv(name)
     monkeypatch.setenv("STAX_CACHE_DIR", str(tmp_path / "stax-cache"))
     yield
+
+
+@dataclass(frozen=True)
+class S3Access:
+    """Where the S3 server of the session is. Its credentials are in the environment."""
+
+    endpoint: str
+    bucket: str
+
+    def url(self, prefix: str) -> str:
+        """The store URL of a prefix of the bucket."""
+        return f"s3://{self.bucket}/{prefix}?endpoint={self.endpoint}"
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Access]:
+    """A real S3 server: the one that STAX_TEST_S3_ENDPOINT names, or one of this session's own.
+
+    Its credentials are in the environment while the session runs, where boto3 and child processes find them.
+    """
+    if endpoint := os.environ.get("STAX_TEST_S3_ENDPOINT", ""):
+        yield S3Access(endpoint, os.environ.get("STAX_TEST_S3_BUCKET", "artifacts"))
+        return
+    from servers import s3_server  # 10 ms that only tests with a server pay
+
+    with s3_server(tmp_path_factory.mktemp("s3")) as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environ.items():
+            patch.setenv(name, value)
+        yield S3Access(server.endpoint, server.bucket)
