@@ -1,0 +1,44 @@
+"""Program → Schedule: fused kernels and external calls in order, with the lifetimes of every buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stax.base.options import Options
+from stax.ir.program import Extern, Program, TensorRef
+from stax.schedule.fuse import fuse
+from stax.schedule.inline import Decision, inline, reads
+from stax.schedule.items import Group
+from stax.schedule.loops import KernelCall, kernel_of
+from stax.schedule.memory import Lifetimes, lifetimes
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """``program`` is the program after inlining: its buffers, outputs and mutations are those that the steps speak of."""
+
+    program: Program
+    steps: tuple[KernelCall | Extern, ...]
+    lifetimes: Lifetimes
+    decisions: tuple[Decision, ...]
+
+
+def schedule(program: Program, options: Options) -> Schedule:
+    """Inline, fuse, build kernels, and find when each buffer begins and ends."""
+    small, inlined = inline(program)
+    fused = fuse(small, enabled=options.fusion)
+    needed = _needed(small, fused.steps)
+    steps = tuple(
+        s if isinstance(s, Extern) else kernel_of(s, small, needed & s.produced.keys()) for s in fused.steps
+    )
+    return Schedule(small, steps, lifetimes(small, steps), (*inlined, *fused.decisions))
+
+
+def _needed(program: Program, steps: Iterable[Group | Extern]) -> frozenset[str]:
+    """Buffers that something outside the group that makes them reads."""
+    needed = {o.buffer for o in program.outputs if isinstance(o, TensorRef)}
+    needed |= {m.source for m in program.mutations}
+    for step in steps:
+        needed |= reads(step) if isinstance(step, Extern) else step.reads - step.produced.keys()
+    return frozenset(needed)
