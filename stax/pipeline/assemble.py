@@ -1,0 +1,155 @@
+"""Captured + Schedule + binaries → Artifact: the steps a machine without a compiler follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stax.artifact.artifact import (
+    SCHEMA,
+    Alloc,
+    Artifact,
+    Binary,
+    Call,
+    Constant,
+    Constraints,
+    CopyBack,
+    Free,
+    Launch,
+    Return,
+    Step,
+)
+from stax.base.digest import sha256
+from stax.base.target import Target, Toolchain
+from stax.capture.captured import Captured
+from stax.ir.expr import Expr
+from stax.ir.program import Extern
+from stax.ir.source import Config, Source
+from stax.pipeline.kernels import Ready
+from stax.schedule.loops import KernelCall
+from stax.schedule.schedule import Schedule
+
+LEAST_TORCH = "2.11"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A kernel's source with the launch configuration it was built for, and the key of that build."""
+
+    source: Source
+    config: Config
+    key: str
+
+
+def assemble(
+    captured: Captured,
+    schedule: Schedule,
+    chosen: Sequence[Chosen | None],
+    ready: Mapping[str, Ready],
+    target: Target,
+    toolchain: Toolchain,
+    origin: str,
+) -> tuple[Artifact, dict[str, bytes]]:
+    """The artifact and the blobs of its constants by digest. ``chosen`` runs beside ``schedule.steps`` (None for calls)."""
+    binaries, numbers = _binaries(chosen, ready)
+    constants, blobs = _constants(captured.constants)
+    artifact = Artifact(
+        schema=SCHEMA,
+        target=target,
+        toolchain=toolchain,
+        constraints=_constraints(target, binaries),
+        signature=captured.signature,
+        symbols=captured.symbols,
+        guards=captured.guards,
+        inputs=captured.inputs,
+        constants=constants,
+        binaries=binaries,
+        forward=_steps(schedule, chosen, numbers),
+        backward=(),
+        traced_sources=captured.traced_sources,
+        origin=origin,
+    )
+    return artifact, blobs
+
+
+def _binaries(
+    chosen: Sequence[Chosen | None], ready: Mapping[str, Ready]
+) -> tuple[tuple[Binary, ...], dict[str, int]]:
+    numbers: dict[str, int] = {}
+    binaries: list[Binary] = []
+    for one in chosen:
+        if one is None or one.key in numbers:
+            continue
+        numbers[one.key] = len(binaries)
+        built = ready[one.key]
+        binaries.append(
+            Binary(
+                name=f"{one.source.entry}_{len(binaries)}",
+                language=one.source.language,
+                entry=one.source.entry,
+                key=one.key,
+                digest=built.digest,
+                params=one.source.params,
+                grid=one.source.grid,
+                config=one.config,
+                meta=built.meta,
+            )
+        )
+    return tuple(binaries), numbers
+
+
+def _steps(schedule: Schedule, chosen: Sequence[Chosen | None], numbers: Mapping[str, int]) -> tuple[Step, ...]:
+    table = schedule.program.table
+    steps: list[Step] = []
+    for k, (step, one) in enumerate(zip(schedule.steps, chosen)):
+        for name in schedule.lifetimes.born[k]:
+            b = table[name]
+            steps.append(Alloc(name, b.dtype, b.shape, b.strides))
+        if isinstance(step, Extern):
+            steps.append(Call(step.outs, step.target, step.args, step.kwargs))
+        else:
+            assert one is not None
+            steps.append(Launch(numbers[one.key], step.tensors, _sizes(step, one.source)))
+        if schedule.lifetimes.dead[k]:
+            steps.append(Free(schedule.lifetimes.dead[k]))
+    steps.extend(CopyBack(m.target, m.source) for m in schedule.program.mutations)
+    steps.append(Return(schedule.program.outputs))
+    return tuple(steps)
+
+
+def _sizes(call: KernelCall, source: Source) -> tuple[Expr, ...]:
+    env: dict[str, Expr | int] = {s.name: e for s, e in zip(call.kernel.sizes, call.sizes)}
+    return tuple(e.subs(env) for e in source.sizes)
+
+
+def _constraints(target: Target, binaries: Sequence[Binary]) -> Constraints:
+    if target.kind == "cuda":
+        return Constraints(cuda_arch=target.arch, torch_min=LEAST_TORCH)
+    glibc = [str(dict(b.meta).get("glibc", "")) for b in binaries]
+    return Constraints(
+        cpu_level=target.arch, glibc=max(glibc, key=_version, default=""), torch_min=LEAST_TORCH
+    )
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(p) for p in text.split(".") if p.isdigit())
+
+
+def _constants(tensors: Sequence[tuple[str, Tensor]]) -> tuple[tuple[Constant, ...], dict[str, bytes]]:
+    constants: list[Constant] = []
+    blobs: dict[str, bytes] = {}
+    for name, tensor in tensors:
+        raw = _raw_bytes(tensor)
+        digest = sha256(raw)
+        blobs[digest] = raw
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        constants.append(Constant(name, dtype, tuple(tensor.shape), digest))
+    return tuple(constants), blobs
+
+
+def _raw_bytes(tensor: Tensor) -> bytes:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""

@@ -1,0 +1,97 @@
+"""Kernels by key: taken from the store when it has them, built and published when it has not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from stax.base.digest import sha256
+from stax.base.errors import BuildError, BuildTimeout, CompilerFailed, StoreError, WorkerLost
+from stax.base.observe import Event, Observer
+from stax.build.job import Builder, Built, Failed, Job
+from stax.build.kernels import find_kernel, publish_kernel
+from stax.store.records import Records
+
+OnStoreError = Callable[[StoreError], None]
+_LOOKUPS = 16
+_ERRORS: Mapping[str, type[BuildError]] = {
+    "compiler": CompilerFailed,
+    "timeout": BuildTimeout,
+    "worker-lost": WorkerLost,
+}
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A kernel that can be loaded: ``data`` is None when it was only found in the store."""
+
+    key: str
+    digest: str
+    meta: tuple[tuple[str, int | str], ...]
+    data: bytes | None
+    built: bool
+
+
+def obtain(
+    jobs: Sequence[Job], records: Records, builder: Builder, observer: Observer, on_store_error: OnStoreError
+) -> dict[str, Ready]:
+    """One Ready a distinct job key. Raises the typed BuildError of the first job that failed."""
+    distinct = {job.key.digest: job for job in jobs}
+    ready = _look_up(list(distinct), records, observer, on_store_error)
+    absent = [job for key, job in distinct.items() if key not in ready]
+    observer(Event("job.queued", {"count": len(absent)}))
+    for result in builder.build(absent) if absent else ():
+        if isinstance(result, Failed):
+            observer(Event("job.failed", {"key": result.key, "kind": result.kind}))
+            raise failure(result)
+        ready[result.key] = _publish(result, records, on_store_error)
+        observer(Event("job.done", {"key": result.key, "seconds": result.seconds, "bytes": len(result.data)}))
+    return ready
+
+
+def failure(failed: Failed) -> BuildError:
+    """The error of a failed job, with its log."""
+    kind = _ERRORS.get(failed.kind, BuildError)
+    return kind(
+        f"kernel did not build: {failed.message}",
+        found=failed.log[-2000:],
+        where=f"kernel {failed.key[:12]}",
+        hint="STAX_DEBUG=4 with STAX_DUMP_DIR keeps the source",
+    )
+
+
+def _look_up(
+    keys: Sequence[str], records: Records, observer: Observer, on_store_error: OnStoreError
+) -> dict[str, Ready]:
+    def one(key: str) -> Ready | StoreError | None:
+        try:
+            found = find_kernel(records, key)
+        except StoreError as error:
+            return error
+        return None if found is None else Ready(key, found.digest, found.meta, None, False)
+
+    with ThreadPoolExecutor(_LOOKUPS) as pool:
+        outcomes = list(pool.map(one, keys))
+    ready: dict[str, Ready] = {}
+    for key, outcome in zip(keys, outcomes):
+        if isinstance(outcome, StoreError):
+            on_store_error(outcome)
+        elif outcome is not None:
+            ready[key] = outcome
+            observer(Event("job.hit", {"key": key}))
+    return ready
+
+
+def _publish(built: Built, records: Records, on_store_error: OnStoreError) -> Ready:
+    own = Ready(built.key, sha256(built.data), built.meta, built.data, True)
+    try:
+        kept = publish_kernel(records, built)
+    except StoreError as error:
+        on_store_error(error)
+        return own
+    if kept.digest == own.digest:
+        return own
+    return Ready(built.key, kept.digest, kept.meta, None, True)
+
+

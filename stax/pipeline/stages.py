@@ -1,0 +1,109 @@
+"""The stages on one screen: each is a function of the one before, timed and shown to the observer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from stax.artifact.artifact import Artifact
+from stax.base.observe import Event, Observer
+from stax.base.options import Options
+from stax.base.target import Target, Toolchain
+from stax.build.job import Builder, Job
+from stax.capture.captured import Captured
+from stax.codegen.backends import emitter
+from stax.ir.kernel import Kernel
+from stax.ir.program import Extern
+from stax.ir.source import Source
+from stax.lower.lower import lower
+from stax.pipeline.assemble import Chosen, assemble
+from stax.pipeline.kernels import OnStoreError, Ready, obtain
+from stax.schedule.schedule import Schedule, schedule
+from stax.store.records import Records
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What the stages need from outside: who builds, where results are kept, who is told."""
+
+    records: Records
+    builder: Builder
+    toolchain: Toolchain
+    observer: Observer
+    on_store_error: OnStoreError
+    timeout_s: float = 300.0
+
+
+@dataclass(frozen=True)
+class Product:
+    """An artifact with what is known about its making. ``blobs``: binaries at hand and constants, by digest."""
+
+    artifact: Artifact
+    blobs: dict[str, bytes]
+    kernels: tuple[Ready, ...]
+
+
+def compile_captured(
+    captured: Captured, target: Target, options: Options, shop: Workshop, origin: str
+) -> Product:
+    """Captured → Artifact. Raises MissingRule, BuildError; store errors go to ``shop.on_store_error``."""
+    program = _stage("lower", lambda: lower(captured, options=options), shop.observer)
+    plan = _stage("schedule", lambda: schedule(program, options), shop.observer)
+    chosen = _stage("emit", lambda: emit_all(plan, target, shop.toolchain, shop.timeout_s), shop.observer)
+    jobs = [job for _, job in chosen.values()]
+    ready = _stage(
+        "build",
+        lambda: obtain(jobs, shop.records, shop.builder, shop.observer, shop.on_store_error),
+        shop.observer,
+    )
+    per_step = [None if isinstance(s, Extern) else chosen[s.kernel][0] for s in plan.steps]
+    artifact, blobs = _stage(
+        "assemble",
+        lambda: assemble(captured, plan, per_step, ready, target, shop.toolchain, origin),
+        shop.observer,
+    )
+    blobs |= {r.digest: r.data for r in ready.values() if r.data is not None}
+    return Product(artifact, blobs, tuple(ready[k] for k in sorted(ready)))
+
+
+def emit_all(
+    plan: Schedule, target: Target, toolchain: Toolchain, timeout_s: float
+) -> dict[Kernel, tuple[Chosen, Job]]:
+    """One source and one job a distinct kernel, in the order of first use."""
+    emit = emitter(target)
+    out: dict[Kernel, tuple[Chosen, Job]] = {}
+    for kernel in distinct_kernels(plan):
+        source = emit(kernel, target)
+        job = job_of(source, target, toolchain, timeout_s)
+        out[kernel] = Chosen(source, job.config, job.key.digest), job
+    return out
+
+
+def distinct_kernels(plan: Schedule) -> Sequence[Kernel]:
+    """The kernels of a schedule, each once."""
+    return list(dict.fromkeys(s.kernel for s in plan.steps if not isinstance(s, Extern)))
+
+
+def job_of(source: Source, target: Target, toolchain: Toolchain, timeout_s: float) -> Job:
+    """The build job of a source under its default configuration."""
+    return Job(
+        language=source.language,
+        entry=source.entry,
+        text=source.text,
+        params=source.params,
+        config=source.default,
+        target=target,
+        toolchain=toolchain.for_kernel(target.kind),
+        timeout_s=timeout_s,
+    )
+
+
+def _stage(name: str, run: Callable[[], T], observer: Observer) -> T:
+    began = time.perf_counter()
+    result = run()
+    observer(Event(f"stage.{name}", {"seconds": time.perf_counter() - began}))
+    return result
