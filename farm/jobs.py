@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from stax.base.errors import SchemaError
 from stax.base.target import Toolchain
@@ -45,6 +45,27 @@ class Outcome:
     worker: str = ""
 
 
+@dataclass(frozen=True)
+class WorkOrder:
+    """What a worker needs: a packed job, and the store and trust tier that receive the kernel ("" for none)."""
+
+    job: bytes
+    store_url: str = ""
+    tier: str = ""
+
+    def pack(self) -> bytes:
+        return pack((self.job, self.store_url, self.tier))
+
+    @staticmethod
+    def unpack(blob: bytes) -> WorkOrder:
+        """Raises SchemaError."""
+        row = unpack(blob)
+        if not isinstance(row, tuple):
+            raise SchemaError("bad work order", expected="job, store, tier")
+        job, store_url, tier = cast("tuple[Any, ...]", row)
+        return WorkOrder(job, store_url, tier)
+
+
 def pack_jobs(jobs: list[FarmJob]) -> bytes:
     """The bytes of a batch of jobs."""
     return pack([(j.name, j.needs, j.payload, j.timeout_s) for j in jobs])
@@ -84,9 +105,9 @@ def unpack_outcomes(blob: bytes) -> list[tuple[str, Outcome]]:
 
 def _rows(blob: bytes) -> tuple[tuple[Any, ...], ...]:
     rows = unpack(blob)
-    if not isinstance(rows, tuple) or not all(isinstance(row, tuple) for row in rows):
+    if not isinstance(rows, tuple):
         raise SchemaError("bad farm message", expected="rows", found=type(rows).__name__)
-    return rows
+    return cast("tuple[tuple[Any, ...], ...]", rows)
 
 
 def needs_of(toolchain: Toolchain) -> str:

@@ -48,7 +48,18 @@ class Child:
         self._ending = threading.Lock()
         self._ended = False
         root = str(Path(stax.__file__).resolve().parent.parent)
-        command = [sys.executable, "-P", "-c", _START, root, self._scratch, cxx]
+        # env, because it sets TMPDIR for the compilers too; it becomes the Python it starts, under the same pid.
+        command = [
+            "env",
+            f"TMPDIR={self._scratch}",
+            sys.executable,
+            "-P",
+            "-c",
+            _START,
+            root,
+            self._scratch,
+            cxx,
+        ]
         try:
             self._process = subprocess.Popen(
                 command,

@@ -20,7 +20,7 @@ from stax.build.wire import pack_job, unpack_result
 class _Call:
     """One ``build`` call: where its events and results go, and whether anybody still waits for them."""
 
-    news: SimpleQueue[Event | BuildResult] = field(default_factory=SimpleQueue)
+    news: SimpleQueue[Event | BuildResult] = field(default_factory=SimpleQueue[Event | BuildResult])
     cancelled: bool = False
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import Any
+from typing import Any, cast
 
 import msgpack
 
@@ -22,14 +22,14 @@ MAX_FRAME_BYTES = 1 << 30
 
 def pack(data: object) -> bytes:
     """msgpack bytes of plain data."""
-    return msgpack.packb(data, use_bin_type=True)
+    return cast("bytes", msgpack.packb(data, use_bin_type=True))
 
 
 def unpack(blob: bytes) -> object:
     """The plain data of :func:`pack`; sequences come back as tuples. Raises SchemaError for other bytes."""
     try:
-        return msgpack.unpackb(blob, raw=False, use_list=False, strict_map_key=True)
-    except (ValueError, msgpack.exceptions.UnpackException) as error:
+        return cast("object", msgpack.unpackb(blob, raw=False, use_list=False, strict_map_key=True))
+    except (ValueError, msgpack.UnpackException) as error:
         raise SchemaError("not a build message", expected="msgpack", found=str(error)) from error
 
 
@@ -99,7 +99,7 @@ def _mapping(blob: bytes) -> dict[str, Any]:
     data = unpack(blob)
     if not isinstance(data, dict):
         raise SchemaError("bad build message", expected="a mapping", found=type(data).__name__)
-    return data
+    return cast("dict[str, Any]", data)
 
 
 def frame(body: bytes) -> bytes:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import faulthandler
 import os
 import resource
+import shutil
 import signal
 import sys
-import tempfile
 import threading
 from queue import SimpleQueue
 
@@ -21,7 +21,7 @@ from stax.build.wire import pack, pack_result, read_frame, unpack_job, write_fra
 
 
 def main(scratch: str, cxx: str) -> None:
-    """Serve until the pipe ends. ``scratch`` receives every temporary file; the parent removes it."""
+    """Serve until the pipe ends, then remove ``scratch``, where TMPDIR points."""
     jobs, results = _claim_pipes()
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -30,7 +30,7 @@ def main(scratch: str, cxx: str) -> None:
     )
     toolchain = local_toolchain(cxx)
     inbox: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_listen, args=(jobs, inbox), daemon=True).start()
+    threading.Thread(target=_listen, args=(jobs, inbox, scratch), daemon=True).start()
     write_frame(results, pack("ready"))
     while True:
         job = unpack_job(inbox.get())
@@ -47,9 +47,10 @@ def _claim_pipes() -> tuple[int, int]:
     return jobs, results
 
 
-def _listen(jobs: int, inbox: SimpleQueue[bytes]) -> None:
+def _listen(jobs: int, inbox: SimpleQueue[bytes], scratch: str) -> None:
     while (body := read_frame(jobs)) is not None:
         inbox.put(body)
+    shutil.rmtree(scratch, ignore_errors=True)
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(0)  # NOTE: not the leader, so started by hand: the group is somebody's shell

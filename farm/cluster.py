@@ -1,0 +1,134 @@
+"""What the farm asks of Ray: connect, find the coordinator, start and end actors. The only module typed loosely for it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from stax.base.errors import FarmError
+
+COORDINATOR = "stax-coordinator"
+NAMESPACE = "stax"
+_DIAL_LIMIT_S = 5.0
+
+# Ray's decorators and handles have no useful static types.
+_ray = cast("Any", ray)
+Actor = Any
+
+
+def connect(address: str, cpus: int = 0) -> bool:
+    """Join the cluster at ``address``: "auto", "host:port", or "local" for one of our own on this machine.
+
+    True when this call connected, so that the caller is to :func:`disconnect`; False when the process already was.
+    Raises FarmError.
+    """
+    if _ray.is_initialized():
+        return False
+    _dial(address)
+    settings: dict[str, object] = {"address": address, "namespace": NAMESPACE}
+    if address == "local":
+        settings |= {"include_dashboard": False, "num_cpus": cpus or None}
+    try:
+        _ray.init(log_to_driver=False, logging_level="warning", **settings)
+    except (ConnectionError, RayError, RuntimeError, ValueError, OSError) as error:
+        raise FarmError(
+            "no Ray cluster", found=str(error), where=address, hint="check STAX_FARM, or start one"
+        ) from error
+    return True
+
+
+def disconnect() -> None:
+    """Leave the cluster; ends a "local" one."""
+    _ray.shutdown()
+
+
+def resources() -> str:
+    """What the cluster has and what of it is free, for an error's text."""
+    has, free = _ray.cluster_resources(), _ray.available_resources()
+    names = [n for n in sorted(has) if not n.startswith("node:") and "memory" not in n]
+    told = ", ".join(f"{n} {free.get(n, 0):g} free of {has[n]:g}" for n in names)
+    return f"cluster_resources: {told or 'none'}"
+
+
+def cpu_count() -> int:
+    """CPUs of the whole cluster, taken ones included."""
+    return int(_ray.cluster_resources().get("CPU", 0))
+
+
+def find_coordinator() -> Actor | None:
+    """The running coordinator, if there is one."""
+    try:
+        return _ray.get_actor(COORDINATOR, NAMESPACE)
+    except ValueError:
+        return None
+
+
+def start_coordinator(actor_class: Callable[..., object], environment: Mapping[str, str]) -> Actor:
+    """The cluster's coordinator, started if need be; two clients that start it at once get the same one."""
+    options: dict[str, object] = {
+        "name": COORDINATOR,
+        "namespace": NAMESPACE,
+        "lifetime": "detached",
+        "get_if_exists": True,
+        "num_cpus": 0,
+        "max_restarts": -1,
+        "max_concurrency": 1000,
+        "runtime_env": {"env_vars": dict(environment)} if environment else None,
+    }
+    return _ray.remote(actor_class).options(**options).remote(dict(environment))
+
+
+def start_worker(
+    actor_class: Callable[..., object], name: str, environment: Mapping[str, str]
+) -> Actor:
+    """One actor on one CPU, wherever the cluster has it; waits in the cluster's queue until it has one."""
+    options: dict[str, object] = {
+        "num_cpus": 1,
+        "max_restarts": 0,
+        "max_concurrency": 3,
+        "runtime_env": {"env_vars": dict(environment)} if environment else None,
+    }
+    return _ray.remote(actor_class).options(**options).remote(name)
+
+
+def kill(actor: Actor) -> None:
+    """End an actor's process for good, whatever it is doing."""
+    _ray.kill(actor, no_restart=True)
+
+
+def ask(call: Any, limit_s: float) -> Any:
+    """The result of a Ray call. Raises FarmError past the limit, and RayError when the other side fails."""
+    try:
+        return _ray.get(call, timeout=limit_s)
+    except GetTimeoutError as error:
+        raise FarmError(
+            "the farm does not answer", expected=f"an answer in {limit_s:g} s", found=resources()
+        ) from error
+
+
+def environment_for_workers() -> dict[str, str]:
+    """The import path of this process, when the whole cluster is on this machine; a real cluster has Stax installed."""
+    here = _ray.util.get_node_ip_address()
+    if any(node["Alive"] and node["NodeManagerAddress"] != here for node in _ray.nodes()):
+        return {}
+    folders = [os.path.abspath(path) for path in sys.path if os.path.isdir(path or ".")]
+    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(folders))}
+
+
+def _dial(address: str) -> None:
+    """Fail fast where nobody listens: ray.init would try for a minute."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _DIAL_LIMIT_S).close()
+    except OSError as error:
+        raise FarmError(
+            "no Ray cluster", found=str(error), where=address, hint="check STAX_FARM, or start one"
+        ) from error
