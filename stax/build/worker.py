@@ -25,9 +25,6 @@ def main(scratch: str, cxx: str) -> None:
     jobs, results = _claim_pipes()
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    tempfile.tempdir = os.environ["TMPDIR"] = (
-        scratch  # NOTE: the variable is for g++, which makes its own
-    )
     toolchain = local_toolchain(cxx)
     inbox: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_listen, args=(jobs, inbox, scratch), daemon=True).start()
