@@ -104,6 +104,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.fail(reason, pytrace=False)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Seconds and tests a file, the slowest first."""
+    spent_s: dict[str, float] = {}
+    tests: dict[str, set[str]] = {}
+    for reports in terminalreporter.stats.values():
+        for report in (r for r in reports if isinstance(r, pytest.TestReport)):
+            file = report.nodeid.partition("::")[0]
+            spent_s[file] = spent_s.get(file, 0.0) + report.duration
+            tests.setdefault(file, set()).add(report.nodeid)
+    terminalreporter.section("seconds a file")
+    for file, seconds in sorted(spent_s.items(), key=lambda item: -item[1]):
+        terminalreporter.write_line(f"{seconds:8.1f} s {len(tests[file]):5} tests  {file}")
+
+
 @dataclass(frozen=True)
 class Golden:
     """``golden.check("fused.cpp", text)`` compares with tests/golden/<area>/fused.cpp.txt, where the area is the folder
