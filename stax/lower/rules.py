@@ -1,0 +1,17 @@
+"""Every lowering rule, by the name of its ATen overload. One table a family, merged here."""
+
+from __future__ import annotations
+
+from stax.lower import activation, create, index, pointwise, reduce, view
+from stax.lower.build import Table
+
+FAMILIES: tuple[tuple[str, Table], ...] = (
+    ("pointwise", pointwise.RULES),
+    ("activation", activation.RULES),
+    ("reduce", reduce.RULES),
+    ("view", view.RULES),
+    ("create", create.RULES),
+    ("index", index.RULES),
+)
+
+RULES: Table = {name: rule for _, table in FAMILIES for name, rule in table.items()}
