@@ -1,1 +1,1 @@
-"""Triton text from kernels."""
+"""Triton text from kernels: emit.emit is the door."""

@@ -1,0 +1,255 @@
+"""Kernel → Triton text, with its parameters, grid and candidate configurations. Writes text; imports no Triton."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from stax.base.errors import VerifyError
+from stax.base.target import Target
+from stax.codegen.triton.body import Body
+from stax.codegen.triton.heuristics import candidates
+from stax.codegen.triton.layout import (
+    MAX_GRID_YZ,
+    Group,
+    Layout,
+    layout_of,
+    persistent_block,
+)
+from stax.codegen.triton.plan import plan
+from stax.codegen.triton.prelude import functions_for
+from stax.ir.expr import Expr, ceildiv, const, minimum, sym
+from stax.ir.kernel import Kernel, Statement, Store
+from stax.ir.source import Param, Source
+from stax.ir.value import substitute
+
+MAX_NAME = 120
+_LOOP = "    for r0_offset in tl.range(0, r0_numel, R0_BLOCK):"
+
+
+def emit(kernel: Kernel, target: Target) -> Source:
+    """The source of one kernel. Pointers are assumed to be multiples of 16 bytes (Param.divisible16): whoever launches
+    checks them. Raises VerifyError for a dtype or operator that Triton can not express."""
+    if target.kind != "cuda":
+        raise VerifyError("Triton text for another target", expected="cuda", found=str(target))
+    kernel = _without_single_points(kernel)
+    layout = layout_of(kernel)
+    lines = _lines(kernel, layout)
+    heading = _index_lines(kernel, layout, "\n".join(lines))
+    entry = entry_name(kernel)
+    body = "\n".join(heading + lines)
+    sizes = sorted(set(re.findall(r"\bks\d+\b", body)), key=lambda n: int(n[2:]))
+    params = _params(kernel, layout, sizes)
+    space = candidates(kernel, layout, target.arch)
+    return Source(
+        language="triton",
+        form=kernel.form,
+        entry=entry,
+        text=_text(entry, params, body),
+        params=params,
+        sizes=(*(g.numel for g in layout.groups), *(sym(n) for n in sizes)),
+        grid=_grid(layout),
+        space=space,
+        default=space[0],
+    )
+
+
+def entry_name(kernel: Kernel) -> str:
+    """triton_<form>_fused_<operators>."""
+    name = re.sub(r"\W", "_", "_".join(kernel.fused))
+    return f"triton_{kernel.form}_fused_{name[:MAX_NAME]}"
+
+
+def _without_single_points(kernel: Kernel) -> Kernel:
+    """Axes of extent 1 are 0 everywhere."""
+    single = {a.name: const(0) for a in (*kernel.axes, *kernel.reduce_axes) if a.extent == 1}
+    if not single:
+        return kernel
+    statements = tuple(
+        replace(
+            s,
+            body=substitute(s.body, single),
+            stores=tuple(Store(t.pointer, t.offset.subs(single)) for t in s.stores),
+        )
+        for s in kernel.statements
+    )
+    return replace(
+        kernel,
+        statements=statements,
+        axes=tuple(a for a in kernel.axes if a.name not in single),
+        reduce_axes=tuple(a for a in kernel.reduce_axes if a.name not in single),
+    )
+
+
+def _text(entry: str, params: tuple[Param, ...], body: str) -> str:
+    functions = functions_for(body)
+    imports = ["import triton", "import triton.language as tl"]
+    if "libdevice." in body or any("libdevice." in f for f in functions):
+        imports.append("from triton.language.extra import libdevice")
+    words = [p.name if p.kind != "block" else f"{p.name}: tl.constexpr" for p in params]
+    kernel = f"@triton.jit\ndef {entry}({', '.join(words)}):\n{body}\n"
+    return "\n".join(imports) + "\n\n\n" + "\n\n".join((*functions, kernel))
+
+
+def _params(kernel: Kernel, layout: Layout, sizes: list[str]) -> tuple[Param, ...]:
+    pointers = sorted(kernel.pointers, key=lambda p: p.kind != "in")
+    found = [
+        Param("in" if p.kind == "in" else "out", p.name, p.dtype, divisible16=True)
+        for p in pointers
+    ]
+    for g in layout.groups:
+        found.append(Param("size", f"{g.prefix}numel", layout.index, divisible16=g.numel % 16 == 0))
+    found += [Param("size", name, layout.index) for name in sizes]
+    blocks = [g for g in layout.groups if g.prefix != "r0_" or kernel.form == "red"]
+    return (*found, *(Param("block", g.block) for g in blocks))
+
+
+def _grid(layout: Layout) -> tuple[Expr, ...]:
+    """Over numels and block names: x first. A long y dimension continues in the third one."""
+    parts = [
+        ceildiv(sym(f"{g.prefix}numel"), sym(g.block))
+        for g in reversed(layout.groups)
+        if g.prefix != "r0_"
+    ]
+    if len(parts) == 2 and not _y_fits(layout):
+        return (parts[0], minimum(parts[1], MAX_GRID_YZ), ceildiv(parts[1], MAX_GRID_YZ))
+    return tuple(parts)
+
+
+def _y_fits(layout: Layout) -> bool:
+    """A grid's second dimension holds the programs of y whatever the block."""
+    y = next(g.numel for g in layout.groups if g.prefix == "y")
+    return y.is_const and y.value <= MAX_GRID_YZ
+
+
+# -- indices and masks
+
+
+def _index_lines(kernel: Kernel, layout: Layout, body: str) -> list[str]:
+    """The lines before the body: numels, index vectors, masks, and the axes that the text uses."""
+    lines = [f"    {g.prefix}numel = {g.numel.value}" for g in layout.groups if g.numel.is_const]
+    if kernel.form == "per":
+        lines.append(f"    R0_BLOCK: tl.constexpr = {persistent_block(kernel)}")
+    if kernel.form != "poi":
+        lines += ["    rnumel = r0_numel", "    RBLOCK: tl.constexpr = R0_BLOCK"]
+    for g in layout.groups:
+        lines += _reduced_lines(kernel, layout) if g.prefix == "r0_" else _outer_lines(layout, g)
+    for g in reversed(layout.groups):
+        if g.prefix != "r0_" or kernel.form == "per":
+            lines += [f"    {text}" for text in axis_lines(g, body)]
+    return lines
+
+
+def _wide(layout: Layout, text: str) -> str:
+    return f"{text}.to(tl.int64)" if layout.index == "int64" else text
+
+
+def _outer_lines(layout: Layout, g: Group) -> list[str]:
+    p = g.prefix
+    program = f"tl.program_id({'xyz'.index(p)})"
+    if p == "y" and len(layout.groups) == 2 and not _y_fits(layout):
+        program = "(tl.program_id(1) + tl.program_id(2) * tl.num_programs(1))"
+    arange = f"tl.arange(0, {g.block}){layout.spread(p)}"
+    return [
+        f"    {p}offset = {_wide(layout, program)} * {g.block}",
+        f"    {p}index = {p}offset + {_wide(layout, arange)}",
+        f"    {p}mask = {p}index < {p}numel",
+    ]
+
+
+def _reduced_lines(kernel: Kernel, layout: Layout) -> list[str]:
+    arange = _wide(layout, f"tl.arange(0, R0_BLOCK){layout.spread('r0_')}")
+    if kernel.form == "red":
+        return [f"    r0_base = {arange}", "    rbase = r0_base"]
+    true = f"tl.full([R0_BLOCK], True, tl.int1){layout.spread('r0_')}"
+    return [
+        f"    r0_index = {arange}",
+        "    r0_offset = 0",
+        f"    r0_mask = {true if layout.whole else 'r0_index < r0_numel'}",
+        "    roffset = r0_offset",
+        "    rindex = r0_index",
+    ]
+
+
+def axis_lines(g: Group, body: str) -> list[str]:
+    """Each axis of a group that ``body`` uses, from the group's index vector."""
+    lines: list[str] = []
+    step = const(1)
+    for axis, name in reversed(list(g.names())):
+        text = f"{g.prefix}index"
+        if step != 1:
+            text = f"({text} // ({step.text}))"
+        if axis is not g.axes[0]:
+            text = f"({text} % ({axis.extent.text}))"
+        if re.search(rf"\b{name}\b", body):
+            lines.append(f"{name} = {text}")
+        step = step * axis.extent
+    return lines[::-1]
+
+
+# -- the body
+
+
+def _lines(kernel: Kernel, layout: Layout) -> list[str]:
+    return _looped_lines(kernel, layout) if kernel.form == "red" else _whole_lines(kernel, layout)
+
+
+def _whole_lines(kernel: Kernel, layout: Layout) -> list[str]:
+    """Every statement once, in order; stores last, so that nothing waits for them."""
+    body = Body(kernel, layout)
+    for s in kernel.statements:
+        body.env[s.name] = body.reduce(s) if s.combine else body.value(s.body)
+    for s in kernel.statements:
+        for store in s.stores:
+            body.store(body.env[s.name], store, _dims(s, layout))
+    return [f"    {line}" for line in body.outer]
+
+
+def _dims(s: Statement, layout: Layout) -> frozenset[str]:
+    return layout.outer if s.space == "x" or s.combine else layout.outer | {"r0_"}
+
+
+def _looped_lines(kernel: Kernel, layout: Layout) -> list[str]:
+    phases = plan(kernel)
+    last_use = {
+        v.key: k for k, phase in enumerate(phases) for s in phase.inside for v in s.body.loads
+    }
+    body = Body(kernel, layout, last_use)
+    reduced = layout.groups[-1]
+    lines: list[str] = []
+    for k, phase in enumerate(phases):
+        for s in phase.before:
+            body.env[s.name] = body.value(s.body)
+        for name, store in phase.before_stores:
+            body.store(body.env[name], store, layout.outer)
+        if not phase.inside:
+            lines += [f"    {line}" for line in body.outer]
+            continue
+        body.open_loop(k)
+        after = [_evaluate(body, s, phase.finished) for s in phase.inside]
+        for name, store in phase.inside_stores:
+            body.store(body.env[name], store, layout.outer | {"r0_"})
+        lines += [f"    {line}" for line in body.outer]
+        lines += _loop_lines(reduced, body.inner)
+        body.close_loop()
+        body.outer += [line for line in after if line]
+    return lines
+
+
+def _evaluate(body: Body, s: Statement, finished: frozenset[str]) -> str:
+    """One statement inside a loop; returns the line that must follow the loop, or nothing."""
+    if s.name in finished:
+        return body.accumulate(s)
+    body.env[s.name] = body.value(s.body)
+    return ""
+
+
+def _loop_lines(reduced: Group, inner: list[str]) -> list[str]:
+    head = [
+        "r0_index = r0_offset + r0_base",
+        "r0_mask = r0_index < r0_numel",
+        "roffset = r0_offset",
+        "rindex = r0_index",
+        *axis_lines(reduced, "\n".join(inner)),
+    ]
+    return [_LOOP, *(f"        {line}" for line in (*head, *inner))]
