@@ -28,6 +28,7 @@ class Ready:
 
     key: str
     digest: str
+    size_bytes: int
     meta: tuple[tuple[str, int | str], ...]
     data: bytes | None
     built: bool
@@ -69,7 +70,7 @@ def _look_up(
             found = find_kernel(records, key)
         except StoreError as error:
             return error
-        return None if found is None else Ready(key, found.digest, found.meta, None, False)
+        return None if found is None else Ready(key, found.digest, found.size_bytes, found.meta, None, False)
 
     with ThreadPoolExecutor(_LOOKUPS) as pool:
         outcomes = list(pool.map(one, keys))
@@ -84,7 +85,7 @@ def _look_up(
 
 
 def _publish(built: Built, records: Records, on_store_error: OnStoreError) -> Ready:
-    own = Ready(built.key, sha256(built.data), built.meta, built.data, True)
+    own = Ready(built.key, sha256(built.data), len(built.data), built.meta, built.data, True)
     try:
         kept = publish_kernel(records, built)
     except StoreError as error:
@@ -92,6 +93,6 @@ def _publish(built: Built, records: Records, on_store_error: OnStoreError) -> Re
         return own
     if kept.digest == own.digest:
         return own
-    return Ready(built.key, kept.digest, kept.meta, None, True)
+    return Ready(built.key, kept.digest, kept.size_bytes, kept.meta, None, True)
 
 

@@ -1,0 +1,79 @@
+"""From a callable and example arguments to a published artifact. Imported only when something is compiled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import stax
+from stax.api.session import Session
+from stax.artifact.keys import Key
+from stax.base.observe import Event, fan_out, ignore
+from stax.base.options import Options
+from stax.base.target import Target
+from stax.capture.decompose import decompositions
+from stax.capture.trace import trace
+from stax.pipeline.kept import publish
+from stax.pipeline.kernels import OnStoreError
+from stax.pipeline.stages import Product, Workshop, compile_captured
+from stax.runtime.request import request_key
+from stax.store.forms import Record
+
+
+def key_of(
+    fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, dynamic: bool, options: Options, target: Target
+) -> Key:
+    """The request key of a call, under this version of Stax."""
+    return request_key(
+        fn, args, kwargs, dynamic=dynamic, options=options, target=target, stax_version=stax.__version__
+    )
+
+
+class Maker:
+    """Runs the stages with one session's store, builder and toolchain."""
+
+    def __init__(self, session: Session, on_store_error: OnStoreError) -> None:
+        self.session = session
+        self.on_store_error = on_store_error
+
+    def make(
+        self,
+        fn: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        dynamic: bool,
+        options: Options,
+        target: Target,
+        observe: Callable[[Event], None] = ignore,
+    ) -> Product:
+        """Trace, lower, schedule, emit, build, assemble. Raises CaptureError, MissingRule, BuildError."""
+        observer = fan_out(self.session.observer, observe)
+        began = time.perf_counter()
+        captured = trace(
+            fn, args, dict(kwargs), dynamic=dynamic, target=target, decompositions=decompositions()
+        )
+        observer(Event("stage.trace", {"seconds": time.perf_counter() - began}))
+        shop = Workshop(
+            records=self.session.records,
+            builder=self.session.builder,
+            toolchain=self.session.toolchain,
+            observer=observer,
+            on_store_error=self.on_store_error,
+            timeout_s=self.session.environment.build_timeout_s,
+        )
+        return compile_captured(captured, target, options, shop, origin_of(fn))
+
+    def publish(self, product: Product, key: Key) -> tuple[Record, int]:
+        """Publish an artifact under its request key; returns the record and the bytes given. Raises StoreError."""
+        record = publish(self.session.records, product.artifact, key, product.blobs)
+        size = sum(len(raw) for raw in product.blobs.values())
+        self.session.observer(Event("record.published", {"key": key.digest, "bytes": size}))
+        return record, size
+
+
+def origin_of(fn: Any) -> str:
+    """What was compiled, by name; no path, no id."""
+    named = fn if hasattr(fn, "__qualname__") else type(fn)
+    return f"{named.__module__}:{named.__qualname__}"

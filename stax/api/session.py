@@ -1,0 +1,148 @@
+"""What a compile, warm, pull or load works with, opened from arguments and the environment: store, builder, toolchain."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import cast
+
+from stax.base.errors import OptionError, StoreError
+from stax.base.observe import Event, Observer, fan_out, ignore
+from stax.base.options import Environment
+from stax.base.target import Toolchain
+from stax.build.job import Builder
+from stax.store.base import Store
+from stax.store.open import open_store
+from stax.store.records import Records
+
+MODES = ("auto", "require-hit", "offline")
+
+# NOTE: named, not imported: stax never depends on the farm, and a local compile does not load Ray.
+FARM_BUILDER = "farm.client:RayBuilder"
+
+
+@dataclass
+class Counters:
+    """Counts of one session, by event name; ``misses`` are the reasons in order of arrival."""
+
+    counts: dict[str, int]
+    bytes: dict[str, int]
+    misses: list[str]
+    lock: threading.Lock
+
+    @staticmethod
+    def new() -> Counters:
+        return Counters({}, {}, [], threading.Lock())
+
+    def __call__(self, event: Event) -> None:
+        with self.lock:
+            count = event.fields.get("count", 1)
+            self.counts[event.name] = self.counts.get(event.name, 0) + (count if isinstance(count, int) else 1)
+            size = event.fields.get("bytes", 0)
+            if isinstance(size, int) and size:
+                self.bytes[event.name] = self.bytes.get(event.name, 0) + size
+            if event.name == "miss":
+                self.misses.append(str(event.fields.get("reason", "")))
+
+
+class Session:
+    """Opens each part when it is first needed; safe to share between threads."""
+
+    def __init__(
+        self,
+        *,
+        store: str | Store | None = None,
+        builder: Builder | None = None,
+        mode: str | None = None,
+        observer: Observer | None = None,
+        environment: Environment | None = None,
+    ) -> None:
+        self.environment = environment or Environment.read()
+        self.mode = mode or self.environment.mode
+        if self.mode not in MODES:
+            raise OptionError("bad mode", expected=" | ".join(MODES), found=repr(self.mode))
+        self.counters = Counters.new()
+        self.observer = fan_out(self.counters, observer or ignore)
+        self._store = store
+        self._builder = builder
+        self._own_builder = builder is None
+        self._records: Records | None = None
+        self._toolchain: Toolchain | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def records(self) -> Records:
+        """Records of this session's tier. Raises OptionError for a bad store URL."""
+        with self._lock:
+            if self._records is None:
+                self._records = Records(self._open_store(), self.environment.tier, self.observer)
+            return self._records
+
+    def _open_store(self) -> Store:
+        env = self.environment
+        if self._store is not None and not isinstance(self._store, str):
+            return self._store
+        url = "" if self.mode == "offline" else (self._store or env.store)
+        return open_store(
+            url, cache_dir=env.cache_dir, s3_endpoint=env.s3_endpoint, observer=self.observer
+        )
+
+    @property
+    def builder(self) -> Builder:
+        """The handed-in builder, else the farm that STAX_FARM names, else a pool of local processes."""
+        with self._lock:
+            if self._builder is None:
+                self._builder = self._open_builder()
+            return self._builder
+
+    def _open_builder(self) -> Builder:
+        env = self.environment
+        if env.farm:
+            module, _, name = FARM_BUILDER.partition(":")
+            make = cast("Callable[..., Builder]", getattr(import_module(module), name))
+            return make(
+                env.farm,
+                self.records.store.url,
+                tier=env.tier,
+                s3_endpoint=env.s3_endpoint,
+                cache_dir=env.cache_dir,
+                timeout_s=env.build_timeout_s,
+                observe=self.observer,
+            )
+        # NOTE: on use: a machine that only pulls never starts a builder.
+        from stax.build.local import LocalBuilder
+
+        return LocalBuilder(env.jobs, env.build_timeout_s, env.cxx, observe=self.observer)
+
+    @property
+    def toolchain(self) -> Toolchain:
+        """This machine's compilers; asked once (it runs the C++ compiler)."""
+        with self._lock:
+            if self._toolchain is None:
+                from stax.build.toolchain import local_toolchain  # runs g++: never on a pull
+
+                self._toolchain = local_toolchain(self.environment.cxx)
+            return self._toolchain
+
+    def degrade(self, error: StoreError) -> None:
+        """A cache never fails its caller: count the trouble and go on."""
+        self.observer(Event("store.degraded", {"error": str(error)}))
+
+    def close(self) -> None:
+        """End the builder this session opened itself."""
+        with self._lock:
+            if self._own_builder and self._builder is not None:
+                self._builder.close()
+                self._builder = None
+
+
+def with_farm(environment: Environment, address: str) -> Environment:
+    """The same settings on a Ray cluster."""
+    return replace(environment, farm=address)
+
+
+def count(counters: Mapping[str, int], *names: str) -> int:
+    """Sum of some counters."""
+    return sum(counters.get(n, 0) for n in names)

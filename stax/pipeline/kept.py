@@ -1,0 +1,73 @@
+"""Artifacts in a store: the records that a request key leads to, and how they are published and found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stax.artifact.artifact import Artifact
+from stax.artifact.codec import decode, encode
+from stax.artifact.keys import Key
+from stax.base.digest import digest, sha256
+from stax.base.errors import Corrupt, Missing, SchemaError
+from stax.base.observe import Event, Observer
+from stax.store.forms import Record
+from stax.store.records import Records
+
+KIND = "request"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An artifact with the record that names it."""
+
+    artifact: Artifact
+    record: Record
+
+
+def record_of(artifact: Artifact, key: Key) -> tuple[Record, bytes]:
+    """The record of an artifact under a request key, and the artifact's bytes. One variant a guard set."""
+    data = encode(artifact)
+    own = sha256(data)
+    blobs = (own, *sorted({b.digest for b in artifact.binaries} | {c.digest for c in artifact.constants}))
+    body: dict[str, object] = {
+        "artifact": own,
+        "target": str(artifact.target),
+        "origin": artifact.origin,
+        "components": [list(c) for c in key.components],
+    }
+    variant = digest((artifact.guards, artifact.signature, artifact.target), "variant")
+    return Record(KIND, key.digest, variant, body, tuple(dict.fromkeys(blobs))), data
+
+
+def publish(records: Records, artifact: Artifact, key: Key, blobs: Mapping[str, bytes]) -> Record:
+    """Store blobs, then the record. ``blobs`` holds at least what the store lacks. Raises StoreError."""
+    record, data = record_of(artifact, key)
+    given = {d: raw for d, raw in blobs.items() if d in record.blobs}
+    records.publish(record, {**given, str(record.body["artifact"]): data})
+    return record
+
+
+def find(records: Records, key: Key, observer: Observer) -> list[Kept]:
+    """The readable artifacts under a request key. A record that can not be read is a miss with a reason. Raises StoreError
+    when the store itself fails."""
+    kept: list[Kept] = []
+    for record in records.find(KIND, key.digest):
+        try:
+            kept.append(read(records, record))
+        except (Missing, Corrupt, SchemaError) as error:
+            observer(Event("miss", {"reason": f"artifact of {record.key[:12]}: {error}"}))
+    return kept
+
+
+def read(records: Records, record: Record) -> Kept:
+    """The artifact that a record names. Raises Missing, Corrupt or SchemaError."""
+    own = record.body.get("artifact")
+    if not isinstance(own, str) or own not in record.blobs:
+        raise SchemaError("bad request record", expected="artifact, one of its blobs", where=record.key)
+    return Kept(decode(records.get_blob(own)), record)
+
+
+def binaries(artifact: Artifact) -> Sequence[str]:
+    """Digests of every blob that running the artifact needs."""
+    return sorted({b.digest for b in artifact.binaries} | {c.digest for c in artifact.constants})
