@@ -1,0 +1,130 @@
+"""From the text a person types to the object it names: ``module:callable``, its example inputs, ``name=value`` options."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib import import_module
+from types import ModuleType
+from typing import cast
+
+from stax.base.errors import OptionError, UserError
+from stax.base.options import Options
+
+
+@dataclass(frozen=True)
+class ExampleCall:
+    """The arguments of one call."""
+
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
+
+
+def resolve(text: str, what: str) -> Callable[..., object]:
+    """The callable that "module:name" (or "module:name.attribute") names, seen from the working directory.
+
+    Raises OptionError when there is none, UserError when its module fails while it is imported.
+    """
+    module_name, _, path = text.partition(":")
+    if not module_name or not path:
+        raise OptionError(f"bad {what}", expected="module:callable", found=repr(text))
+    value: object = _module(module_name, what)
+    walked = module_name
+    for name in path.split("."):
+        if not hasattr(value, name):
+            near = difflib.get_close_matches(name, dir(value), 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"see what {walked} defines"
+            raise OptionError(f"bad {what}", found=f"{walked} has no {name!r}", hint=hint)
+        value = getattr(value, name)
+        walked = f"{walked}.{name}"
+    if not callable(value):
+        raise OptionError(f"bad {what}", expected="a callable", found=f"{text} is a {_kind(value)}")
+    return value
+
+
+def example_calls(inputs: str | None) -> list[ExampleCall]:
+    """What the function that ``inputs`` names returns: (args, kwargs), or a list of such pairs. None: no arguments."""
+    if inputs is None:
+        return [ExampleCall((), {})]
+    function = resolve(inputs, "--inputs")
+    try:
+        made = function()
+    except Exception as error:  # whatever a user's function raises, it is theirs to mend
+        raise _failed(f"{inputs} failed", error) from error
+    listed = cast("list[object]", made) if isinstance(made, list) else [made]
+    if not listed:
+        raise OptionError(f"{inputs} returned no call", expected="(args, kwargs) or a list of them")
+    return [_call(one, inputs) for one in listed]
+
+
+def options_of(assignments: Sequence[str]) -> Options | None:
+    """Options from "name=value" texts; None when there are none. Raises OptionError."""
+    if not assignments:
+        return None
+    defaults = Options()
+    types = {f.name: type(getattr(defaults, f.name)) for f in fields(Options)}
+    values: dict[str, object] = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not equals or name not in types:
+            raise OptionError(
+                "bad --option", expected=f"name=value of {', '.join(types)}", found=repr(text)
+            )
+        values[name] = _typed(text, value, types[name])
+    return defaults.with_(**values)
+
+
+def _module(name: str, what: str) -> ModuleType:
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise OptionError(
+                f"bad {what}", found=f"no module named {error.name!r}", where=f"seen from {here}",
+                hint="run in the folder of the module, or set PYTHONPATH",
+            ) from error  # fmt: skip
+        raise _failed(f"module {name} failed", error) from error
+    except Exception as error:  # whatever a user's module raises, it is theirs to mend
+        raise _failed(f"module {name} failed", error) from error
+
+
+def _failed(what: str, error: Exception) -> UserError:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return UserError(
+        what, found=f"{type(error).__name__}: {error}", where=f"{last.filename}:{last.lineno}"
+    )
+
+
+def _call(value: object, inputs: str) -> ExampleCall:
+    if isinstance(value, tuple):
+        pair = cast("tuple[object, ...]", value)
+        if len(pair) == 2 and isinstance(pair[0], (tuple, list)) and isinstance(pair[1], Mapping):
+            args = tuple(cast("Sequence[object]", pair[0]))
+            return ExampleCall(args, dict(cast("Mapping[str, object]", pair[1])))
+    raise OptionError(
+        f"{inputs} returned another thing", expected="(args, kwargs) or a list of them",
+        found=_kind(value), hint="for example: return (x,), {}",
+    )  # fmt: skip
+
+
+def _typed(text: str, value: str, kind: type) -> object:
+    if kind is bool:
+        known = {"true": True, "1": True, "false": False, "0": False}
+        if value.lower() not in known:
+            raise OptionError("bad --option", expected="true or false", found=repr(text))
+        return known[value.lower()]
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise OptionError("bad --option", expected=kind.__name__, found=repr(text)) from error
+
+
+def _kind(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
