@@ -161,7 +161,8 @@ class RayBuilder:
         """A job's identity on the farm: the same kernel for another store is another job."""
         if self._records is None:
             return key
-        return digest((key, self._records.store.shared.url, self._tier), "farm")
+        place = digest((self._records.store.shared.url, self._tier), "farm")
+        return f"{key}@{place[:16]}"
 
 
 @dataclass
@@ -173,7 +174,7 @@ class _Call:
 
     def carry(self, name: str, job: Job) -> str:
         """Wait for ``job`` under another name, so that it does not merge with the one the store lost."""
-        carried = digest(name, "farm/carried")
+        carried = f"{name}+carried"
         self.carried.add(carried)
         self.waiting[carried] = job
         return carried

@@ -71,6 +71,7 @@ class Coordinator:
         self._state = State(limits=limits or Limits())
         self._boxes: dict[str, _Box] = {}
         self._workers: dict[str, cluster.Actor] = {}
+        self._places: dict[str, str] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._cpus = 0
         self._cpus_read_s = 0.0
@@ -83,8 +84,8 @@ class Coordinator:
         """A client is there; until it polls again within the lease, or leaves."""
         if not self._background:
             self._spawn(self._keep_time())
-        self._boxes[client] = _Box()
         await self._tick()
+        self._boxes[client] = _Box()
         self._feed(ClientJoined(client, max_workers, patience_s))
 
     async def submit(self, client: str, jobs: bytes) -> bool:
@@ -122,7 +123,12 @@ class Coordinator:
             "cpus": state.cpus,
             "clients": {name: len(c.names) for name, c in state.clients.items()},
             "each_worker": {
-                name: {"ready": w.ready, "offers": w.offers, "running": list(w.running)}
+                name: {
+                    "ready": w.ready,
+                    "offers": w.offers,
+                    "running": list(w.running),
+                    "place": self._places.get(name, ""),
+                }
                 for name, w in state.workers.items()
             },
             "counts": dict(state.counts),
@@ -202,7 +208,7 @@ class Coordinator:
         try:
             worker = cluster.start_worker(BuildWorker, name, self._environment)
             self._workers[name] = worker
-            offers = await worker.offers.remote()
+            offers, self._places[name] = await worker.hello.remote()
             self._feed(WorkerJoined(name, tuple(offers)))
             await worker.watch.remote()
             reason = "it ended"
@@ -230,6 +236,7 @@ class Coordinator:
 
     def _kill(self, name: str) -> None:
         worker = self._workers.pop(name, None)
+        self._places.pop(name, None)
         if worker is not None:
             cluster.kill(worker)
 

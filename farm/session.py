@@ -21,7 +21,7 @@ _ANSWER_LIMIT_S = 30.0
 _LEAVE_LIMIT_S = 5.0
 
 
-class CoordinatorGone(Exception):
+class CoordinatorGone(FarmError):
     """It died, or was started anew and does not know us: join again and send all that is not answered."""
 
 
@@ -55,7 +55,7 @@ class Session:
 
     def leave(self) -> None:
         """Drop what has not begun. Never raises: a coordinator that does not hear it finds out by itself."""
-        with contextlib.suppress(CoordinatorGone, FarmError):
+        with contextlib.suppress(FarmError):
             _ask(self._actor.leave.remote(self._client), _LEAVE_LIMIT_S)
 
 
@@ -63,7 +63,7 @@ class Session:
 def open_session(max_workers: int, patience_s: float) -> Generator[Session]:
     """Find or start the coordinator of the cluster this process is connected to, and join it."""
     client = uuid.uuid4().hex[:12]
-    actor = _reach(patience_s)
+    actor = reach(patience_s)
     session = Session(actor, client)
     _ask(actor.join.remote(client, max_workers, patience_s), _ANSWER_LIMIT_S)
     try:
@@ -72,7 +72,8 @@ def open_session(max_workers: int, patience_s: float) -> Generator[Session]:
         session.leave()
 
 
-def _reach(patience_s: float) -> cluster.Actor:
+def reach(patience_s: float) -> cluster.Actor:
+    """The coordinator of the cluster this process is connected to, started if need be. Raises FarmError."""
     environment = cluster.environment_for_workers()
     actor = cluster.start_coordinator(Coordinator, environment)
     hello = _ask(actor.hello.remote(), patience_s)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
-import time
 from dataclasses import replace
 
 from farm.jobs import Outcome, WorkOrder, offers_of, pack_outcomes
@@ -35,9 +36,9 @@ class BuildWorker:
         self._records: dict[tuple[str, str], Records] = {}
         self._stopped = threading.Event()
 
-    def offers(self) -> tuple[str, ...]:
-        """The labels of what this machine can compile."""
-        return offers_of(local_toolchain(self._cxx))
+    def hello(self) -> tuple[tuple[str, ...], str]:
+        """The labels of what this machine can compile, and where it runs ("host:pid")."""
+        return offers_of(local_toolchain(self._cxx)), f"{socket.gethostname()}:{os.getpid()}"
 
     def watch(self) -> None:
         """Never returns: its end tells the coordinator that this process is gone."""
@@ -47,10 +48,8 @@ class BuildWorker:
         """Carry out a packed WorkOrder; never raises for a failing job. Returns one packed outcome."""
         order = WorkOrder.unpack(payload)
         job = unpack_job(order.job)
-        begun = time.perf_counter()
         outcome = self._hit(order, job) or self._compile(order, job)
-        outcome = replace(outcome, worker=self._name, seconds=time.perf_counter() - begun)
-        return pack_outcomes([("", outcome)])
+        return pack_outcomes([("", replace(outcome, worker=self._name))])
 
     def _hit(self, order: WorkOrder, job: Job) -> Outcome | None:
         if not order.store_url:
@@ -68,11 +67,18 @@ class BuildWorker:
         if not isinstance(result, Built):
             log = result.log[-_LOG_LIMIT:]
             return Outcome("failed", result.kind, result.message, log)
-        carried = Outcome("built", data=result.data, size_bytes=len(result.data), meta=result.meta)
+        carried = Outcome(
+            "built",
+            data=result.data,
+            size_bytes=len(result.data),
+            meta=result.meta,
+            seconds=result.seconds,
+        )
         if not order.store_url:
             return carried
         try:
-            return _stored("built", publish_kernel(self._open(order), result))
+            kernel = publish_kernel(self._open(order), result)
+            return replace(_stored("built", kernel), seconds=result.seconds)
         except StoreError as error:
             return replace(carried, message=f"the store did not take it: {error}")
 

@@ -9,26 +9,27 @@ import os
 import struct
 from typing import Any, cast
 
-import msgpack
+import msgpack  # pyright: ignore[reportMissingTypeStubs]
 
 from stax.base.errors import SchemaError
 from stax.base.target import Target, Toolchain
 from stax.build.job import BuildResult, Built, Failed, Job
 from stax.ir.source import Config, Param
 
+_codec: Any = msgpack  # it has no types
 _LENGTH = struct.Struct("<Q")
 MAX_FRAME_BYTES = 1 << 30
 
 
 def pack(data: object) -> bytes:
     """msgpack bytes of plain data."""
-    return cast("bytes", msgpack.packb(data, use_bin_type=True))
+    return cast("bytes", _codec.packb(data, use_bin_type=True))
 
 
 def unpack(blob: bytes) -> object:
     """The plain data of :func:`pack`; sequences come back as tuples. Raises SchemaError for other bytes."""
     try:
-        return cast("object", msgpack.unpackb(blob, raw=False, use_list=False, strict_map_key=True))
+        return cast("object", _codec.unpackb(blob, raw=False, use_list=False, strict_map_key=True))
     except (ValueError, msgpack.UnpackException) as error:
         raise SchemaError("not a build message", expected="msgpack", found=str(error)) from error
 
