@@ -22,7 +22,9 @@ _PLAIN = (type(None), bool, int, float, complex, str)
 _NAMES: Mapping[str, frozenset[str]] = {
     "dtype": frozenset(DTYPES),
     "layout": frozenset(["strided"]),
-    "memory_format": frozenset(["contiguous_format", "preserve_format", "channels_last", "channels_last_3d"]),
+    "memory_format": frozenset(
+        ["contiguous_format", "preserve_format", "channels_last", "channels_last_3d"]
+    ),
 }
 
 
@@ -45,7 +47,11 @@ def from_literal(value: object) -> object:
     if kind == "device":
         return _device(name)
     if name not in _NAMES.get(kind, ()):
-        raise SchemaError("unknown torch constant", expected=", ".join(sorted(_NAMES.get(kind, ()))), found=str(name))
+        raise SchemaError(
+            "unknown torch constant",
+            expected=", ".join(sorted(_NAMES.get(kind, ()))),
+            found=str(name),
+        )
     return getattr(torch, name)
 
 
@@ -68,7 +74,10 @@ def same(value: object, expected: object) -> bool:
     if isinstance(value, float) and isinstance(expected, float):
         return _bits(value) == _bits(expected)
     if isinstance(value, complex) and isinstance(expected, complex):
-        return (_bits(value.real), _bits(value.imag)) == (_bits(expected.real), _bits(expected.imag))
+        return (_bits(value.real), _bits(value.imag)) == (
+            _bits(expected.real),
+            _bits(expected.imag),
+        )
     return value == expected
 
 

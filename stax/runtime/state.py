@@ -73,4 +73,4 @@ def is_plain() -> bool:
 
 
 _dispatch_modes = torch._C._len_torch_dispatch_stack
-_functorch_level = torch._C._functorch.peek_interpreter_stack
+_functorch_level = torch._C._functorch.peek_interpreter_stack  # type: ignore[attr-defined]

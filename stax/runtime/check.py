@@ -1,0 +1,281 @@
+"""A guard set as one generated straight-line function: metadata of a call in, values of the size symbols out, or None.
+
+The text is made from indices, integers and local names alone; every other value of a guard enters as an object. It
+agrees with :func:`stax.runtime.guards.holds` on every call. Guards of parameters and buffers are told once and then only
+compared with what was seen, by torch's own metadata comparison where this torch has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stax.artifact.guards import (
+    ConstantGuard,
+    DistinctGuard,
+    GuardSet,
+    RelationGuard,
+    StateGuard,
+    TensorGuard,
+)
+from stax.ir.dtypes import DTYPES
+from stax.ir.expr import Expr
+from stax.ir.program import Symbol
+from stax.runtime.guards import overlaps, storage_extent
+from stax.runtime.literals import from_literal, same
+from stax.runtime.spell import spell, spell_tuple
+from stax.runtime.state import STATES, is_plain, raw_value
+
+Values = tuple[int, ...]
+Check = Callable[[Sequence[Any], Sequence[Any]], "Values | None"]
+_FAIL = "return None"
+
+
+def compile_guards(
+    guards: GuardSet, symbols: Sequence[Symbol] = (), static: frozenset[int] = frozenset()
+) -> FastGuards:
+    """The fast form of ``holds(guards, call, symbols)``. ``static``: inputs that rarely change between calls
+    (parameters, buffers). The result gives the symbols' values in the order of ``symbols``, or of their bindings."""
+    bound = {b.input for b in guards.bindings}
+    tensors = [g for g in guards.guards if isinstance(g, TensorGuard)]
+    fixed = [g for g in tensors if g.input in static and g.input not in bound and _is_fixed(g)]
+    others = [g for g in tensors if g not in fixed]
+    first = next((g for g in fixed if g.device == "cuda"), None)
+    dynamic = _Emitter(guards, symbols).function(others, first, whole=True)
+    told = _Emitter(GuardSet((), ()), ()).function(fixed, None, whole=False)
+    return FastGuards(dynamic, told, tuple(g.input for g in fixed))
+
+
+def _is_fixed(guard: TensorGuard) -> bool:
+    exprs = (*guard.shape, *(s for s in guard.strides if s is not None), guard.offset)
+    return all(e.is_const for e in exprs)
+
+
+class FastGuards:
+    """Callable: (leaves, tensors, token) → values of the symbols, or None when some guard fails.
+
+    ``token`` is an object that stays the same one as long as the static tensors do (None: unknown, check them all). Safe
+    to call from several threads: what was seen is replaced whole.
+    """
+
+    def __init__(self, dynamic: Check, static: Check, indices: tuple[int, ...]) -> None:
+        self._dynamic = dynamic
+        self._static = static
+        self._indices = indices
+        self._seen: tuple[object, Callable[..., bool], tuple[Tensor, ...]] | None = None
+
+    def __call__(
+        self, leaves: Sequence[Any], tensors: Sequence[Any], token: object = None
+    ) -> Values | None:
+        values = self._dynamic(leaves, tensors)
+        if values is None or not self._indices:
+            return values
+        seen = self._seen
+        if seen is not None and token is not None and seen[0] is token and seen[1](*seen[2]):
+            return values
+        if self._static(leaves, tensors) is None:
+            return None
+        self._seen = None if token is None else self._remember(token, tensors)
+        return values
+
+    def _remember(
+        self, token: object, tensors: Sequence[Any]
+    ) -> tuple[object, Callable[..., bool], tuple[Tensor, ...]]:
+        distinct = tuple({id(tensors[i]): tensors[i] for i in self._indices}.values())
+        return token, _metadata_comparison(distinct), distinct
+
+
+def _metadata_comparison(tensors: tuple[Tensor, ...]) -> Callable[..., bool]:
+    """A function of these same tensors: whether dtype, device, sizes and strides are what they are now, although
+    somebody may have assigned to ``.data``."""
+    native = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+    if native is not None:
+        # NOTE: part of torch._C, so it imports nothing. It compares the thread's dispatch state too: a false alarm under
+        # inference mode, answered by the full check.
+        sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
+        check = native(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+        offsets = [t.storage_offset() for t in tensors]
+        if not any(offsets):
+            return check
+        return lambda *now: check(*now) and [t.storage_offset() for t in now] == offsets
+    expected = [_metadata(t) for t in tensors]
+    return lambda *now: [_metadata(t) for t in now] == expected
+
+
+def _metadata(t: Tensor) -> tuple[object, ...]:
+    return t.dtype, t.device, t.shape, t.stride(), t.storage_offset()
+
+
+class _Emitter:
+    """Collects the lines of one check function and the objects that they name."""
+
+    def __init__(self, guards: GuardSet, symbols: Sequence[Symbol]) -> None:
+        self.guards = guards
+        self.symbols = symbols
+        self.lines: list[str] = []
+        self.objects: dict[str, Any] = {
+            "Tensor": Tensor,
+            "Parameter": torch.nn.Parameter,
+            "strided": torch.strided,
+            "is_plain": is_plain,
+        }
+        self.bindings: dict[str, tuple[int, int]] = {}
+        for b in guards.bindings:
+            self.bindings.setdefault(b.symbol, (b.input, b.dim))
+        self.names = {name: f"s{k}" for k, name in enumerate(self.bindings)}
+
+    def function(
+        self, tensors: Sequence[TensorGuard], device: TensorGuard | None, *, whole: bool
+    ) -> Check:
+        """The compiled function: tensors, then symbols, then all other guards."""
+        if whole:
+            self.refuse("not is_plain()")
+        for guard in tensors:
+            self.kind(guard)
+        self.devices(tensors, device)
+        for name, (index, dim) in self.bindings.items():
+            self.lines.append(f"{self.names[name]} = z{index}_{dim}")
+        self.ranges()
+        for guard in tensors:
+            self.geometry(guard)
+        self.others()
+        order = [self.names[s.name] for s in self.symbols] or list(self.names.values())
+        self.lines.append(f"return ({''.join(f'{name}, ' for name in order)})")
+        return self.compile()
+
+    def compile(self) -> Check:
+        body = "\n  ".join(self.lines)
+        text = (
+            f"def check(leaves, tensors):\n try:\n  {body}\n except ZeroDivisionError:\n  {_FAIL}\n"
+        )
+        exec(text, self.objects)
+        return self.objects["check"]
+
+    def refuse(self, *conditions: str) -> None:
+        if conditions:
+            self.lines.append(f"if {' or '.join(conditions)}: {_FAIL}")
+
+    def hold(self, value: object) -> str:
+        """A name for an object."""
+        name = f"o{len(self.objects)}"
+        self.objects[name] = value
+        return name
+
+    def kind(self, guard: TensorGuard) -> None:
+        x = f"x{guard.input}"
+        self.lines.append(f"{x} = tensors[{guard.input}]")
+        self.refuse(f"type({x}) is not Tensor and type({x}) is not Parameter")
+        dtype = self.hold(getattr(torch, guard.dtype))
+        tests = [
+            f"{x}.dtype is not {dtype}",
+            f"not {x}.is_{guard.device}",
+            f"{x}.layout is not strided",
+        ]
+        family = DTYPES[guard.dtype].kind
+        if family in ("float", "complex"):
+            tests.append(f"{x}.is_neg()")
+        if family == "complex":
+            tests.append(f"{x}.is_conj()")
+        self.refuse(*tests)
+        if self.is_open(guard):
+            dims = "".join(f"z{guard.input}_{d}, " for d in range(len(guard.shape)))
+            self.lines.append(f"z = {x}.shape")
+            self.refuse(f"len(z) != {len(guard.shape)}")
+            self.lines.append(f"{dims}= z")
+        else:
+            self.refuse(f"{x}.shape != {spell_tuple(guard.shape, {})}")
+
+    def is_open(self, guard: TensorGuard) -> bool:
+        """Some size is a symbol's value or depends on one."""
+        bound = any(index == guard.input for index, _ in self.bindings.values())
+        return bound or not all(e.is_const for e in guard.shape)
+
+    def devices(self, tensors: Sequence[TensorGuard], device: TensorGuard | None) -> None:
+        cuda = [f"x{g.input}" for g in tensors if g.device == "cuda"]
+        if device is not None and cuda:
+            cuda.insert(0, f"tensors[{device.input}]")
+        if len(cuda) > 1:
+            self.lines.append(f"d = {cuda[0]}.get_device()")
+            self.refuse(*(f"{x}.get_device() != d" for x in cuda[1:]))
+
+    def ranges(self) -> None:
+        for s in self.symbols:
+            name = self.names[s.name]
+            self.refuse(f"{name} < {s.lo}", *([] if s.hi is None else [f"{name} > {s.hi}"]))
+
+    def geometry(self, guard: TensorGuard) -> None:
+        i, x = guard.input, f"x{guard.input}"
+        if self.is_open(guard):
+            own = {dim for index, dim in self.bindings.values() if index == i}
+            sizes = [
+                (d, e)
+                for d, e in enumerate(guard.shape)
+                if d not in own or not self.is_own(i, d, e)
+            ]
+            self.refuse(*(f"z{i}_{d} != {spell(e, self.names)}" for d, e in sizes))
+        self.strides(guard)
+        self.refuse(f"{x}.storage_offset() != {spell(guard.offset, self.names)}")
+
+    def is_own(self, index: int, dim: int, expr: Expr) -> bool:
+        """The size is the very symbol that was bound from it."""
+        return any(
+            place == (index, dim) and expr.text == name for name, place in self.bindings.items()
+        )
+
+    def strides(self, guard: TensorGuard) -> None:
+        x = f"x{guard.input}"
+        constrained = [(d, e) for d, e in enumerate(guard.strides) if e is not None]
+        if not constrained:
+            return
+        if len(constrained) == len(guard.strides):
+            self.refuse(f"{x}.stride() != {spell_tuple((e for _, e in constrained), self.names)}")
+            return
+        self.lines.append(f"t = {x}.stride()")
+        self.refuse(*(f"t[{d}] != {spell(e, self.names)}" for d, e in constrained))
+
+    def others(self) -> None:
+        for guard in self.guards.guards:
+            if isinstance(guard, RelationGuard):
+                left, right = spell(guard.left, self.names), spell(guard.right, self.names)
+                self.refuse(f"not {left} {guard.relation} {right}")
+            elif isinstance(guard, ConstantGuard):
+                self.constant(guard)
+            elif isinstance(guard, StateGuard):
+                read, value = self.hold(STATES[guard.name].read), self.hold(raw_value(guard))
+                self.refuse(f"{read}() != {value}")
+            elif isinstance(guard, DistinctGuard) and guard.pairs:
+                self.refuse(f"not {self.hold(_distinct_check(guard.pairs))}(tensors)")
+
+    def constant(self, guard: ConstantGuard) -> None:
+        leaf, value = f"leaves[{guard.leaf}]", from_literal(guard.value)
+        name = self.hold(value)
+        if value is None or isinstance(
+            value, (bool, torch.dtype, torch.layout, torch.memory_format)
+        ):
+            self.refuse(f"{leaf} is not {name}")
+        elif isinstance(value, (int, str, torch.device)) or (
+            isinstance(value, float) and _is_simple(value)
+        ):
+            self.refuse(f"type({leaf}) is not {self.hold(type(value))}", f"{leaf} != {name}")
+        else:
+            self.refuse(f"not {self.hold(same)}({leaf}, {name})")
+
+
+def _is_simple(value: float) -> bool:
+    """Equality tells it apart from every other float."""
+    return value != 0 and not math.isnan(value)
+
+
+def _distinct_check(pairs: Iterable[tuple[int, int]]) -> Callable[[Sequence[Tensor]], bool]:
+    fixed = tuple(pairs)
+    involved = tuple(sorted({i for pair in fixed for i in pair}))
+
+    def distinct(tensors: Sequence[Tensor]) -> bool:
+        extents: Mapping[int, tuple[int, int]] = {i: storage_extent(tensors[i]) for i in involved}
+        return not any(overlaps(extents[a], extents[b]) for a, b in fixed)
+
+    return distinct
