@@ -130,7 +130,7 @@ def farm(address: str) -> Finding:
         ours = connect(address)
         found = resources()
     except StaxError as error:
-        return Finding("farm", BROKEN, str(error), "start a cluster, or correct the address")
+        return _broken("farm", error, "start a cluster, or correct the address")
     if ours:
         disconnect()
     return Finding("farm", OK, f"{address}; {found}")
@@ -151,6 +151,12 @@ def known_targets() -> list[Target]:
     ]
 
 
+def _broken(name: str, error: StaxError, next_step: str) -> Finding:
+    """The error's own hint is the next step, where it has one."""
+    told = StaxError(error.what, expected=error.expected, found=error.found, where=error.where)
+    return Finding(name, BROKEN, str(told), error.hint or next_step)
+
+
 def _round_trip(name: str, url: str, environment: Environment, next_step: str) -> Finding:
     raw = secrets.token_bytes(32)
     blob = layout.cas(sha256(raw))
@@ -161,7 +167,7 @@ def _round_trip(name: str, url: str, environment: Environment, next_step: str) -
         finally:
             opened.close()
     except StaxError as error:
-        return Finding(name, BROKEN, str(error), next_step)
+        return _broken(name, error, next_step)
     return Finding(name, OK, f"{url}: wrote, read and deleted a blob")
 
 

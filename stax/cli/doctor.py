@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from stax.base.options import Environment
 from stax.base.target import Target, Toolchain
-from stax.build.job import BuildResult, Built, Job
+from stax.build.job import BuildResult, Built, Failed, Job
 from stax.cli import checks
 from stax.cli.checks import BROKEN, OK, Finding
 from stax.ir.source import Config
@@ -98,11 +98,13 @@ def _builds(toolchain: Toolchain, cxx: str, asked: Sequence[Target]) -> list[Fin
             findings.append(Finding(f"builds {kind}", OK, " ".join(built)))
         else:
             why = _why(results[targets[0]])
-            findings.append(Finding(f"builds {kind}", checks.ABSENT, why, _remedy(kind)))
+            findings.append(
+                Finding(f"builds {kind}", checks.ABSENT, why, _remedy(results[targets[0]]))
+            )
         findings += [
             Finding(f"build {t}", OK, "builds")
             if t.arch in built
-            else Finding(f"build {t}", BROKEN, _why(results[t]), _remedy(kind))
+            else Finding(f"build {t}", BROKEN, _why(results[t]), _remedy(results[t]))
             for t in asked
             if t.kind == kind
         ]
@@ -123,8 +125,10 @@ def _why(result: BuildResult) -> str:
     return "builds" if isinstance(result, Built) else result.message.splitlines()[0]
 
 
-def _remedy(kind: str) -> str:
-    return "install g++" if kind == "cpu" else "pip install 'stax[triton]'"
+def _remedy(result: BuildResult) -> str:
+    if isinstance(result, Failed) and result.kind == "toolchain":
+        return "install g++ for cpu, 'stax[triton]' for cuda"
+    return "the installed compiler does not know this target: a newer one may"
 
 
 def _runs(asked: Sequence[Target]) -> list[Finding]:
