@@ -46,8 +46,9 @@ def _run(asked: argparse.Namespace) -> list[str]:
     if asked.verb == "down":
         cluster.kill(actor)
         return ["ended"]
-    status = cluster.ask(actor.status.remote(), _LIMIT_S)
-    return _status(status) if asked.verb == "status" else _why(status, asked.key)
+    if asked.verb == "why":
+        return _why(cluster.ask(actor.stories.remote(asked.key), _LIMIT_S), asked.key)
+    return _status(cluster.ask(actor.status.remote(), _LIMIT_S))
 
 
 def _status(status: Mapping[str, Any]) -> list[str]:
@@ -67,11 +68,10 @@ def _status(status: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _why(status: Mapping[str, Any], key: str) -> list[str]:
+def _why(stories: Mapping[str, Sequence[tuple[float, str]]], key: str) -> list[str]:
     lines: list[str] = []
-    for name, story in status["stories"].items():
-        if name.startswith(key):
-            lines += [name, *(f"  {at_s:10.2f} s  {what}" for at_s, what in story)]
+    for name, story in stories.items():
+        lines += [name, *(f"  {at_s:10.2f} s  {what}" for at_s, what in story)]
     return lines or [f"nothing is known of {key}: it never came here, or ended long ago"]
 
 

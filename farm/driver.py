@@ -44,7 +44,7 @@ from farm.jobs import (
     unpack_jobs,
     unpack_outcomes,
 )
-from farm.state import Limits, State, step, story_of
+from farm.state import Limits, State, step, stories
 from farm.workers import BuildWorker
 from stax import __version__
 
@@ -63,7 +63,7 @@ class _Box:
 
 
 class Coordinator:
-    """The actor's class. Every method but ``status`` and ``story`` is for :mod:`farm.client`."""
+    """The actor's class. Every method but ``status`` and ``stories`` is for :mod:`farm.client`."""
 
     def __init__(self, environment: Mapping[str, str], limits: Limits | None = None) -> None:
         """``environment`` is set for the workers; Ray copies the coordinator's own to them besides."""
@@ -134,12 +134,11 @@ class Coordinator:
             "counts": dict(state.counts),
             "limits": asdict(state.limits),
             "last_bad_start": state.last_bad_start,
-            "stories": {n: story_of(state, n) for n in [*state.tasks, *list(state.ended)[-20:]]},
         }
 
-    async def story(self, name: str) -> list[tuple[float, str]]:
-        """What happened to one job."""
-        return story_of(self._state, name)
+    async def stories(self, prefix: str) -> dict[str, list[tuple[float, str]]]:
+        """What happened to the jobs whose names, and so whose kernel keys, begin so."""
+        return stories(self._state, prefix)
 
     def _numbers(self) -> dict[str, object]:
         state = self._state

@@ -8,6 +8,7 @@ Equal jobs of several clients are one task (single flight). One task runs on one
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -121,10 +122,12 @@ def step(state: State, event: FarmEvent) -> tuple[State, list[FarmAction]]:
     return state, _TRANSITIONS[type(event)](state, event)
 
 
-def story_of(state: State, name: str) -> Story:
-    """What happened to a job, oldest first; empty when it is unknown or long ended."""
-    task = state.tasks.get(name)
-    return list(task.story if task else state.ended.get(name, ()))
+def stories(state: State, prefix: str = "", limit: int = 100) -> dict[str, Story]:
+    """What happened to the jobs whose names begin so, each oldest first: those at work, then the latest ended ones."""
+    ended = ((name, state.ended[name]) for name in reversed(state.ended))
+    alive = ((name, task.story) for name, task in state.tasks.items())
+    found = ((n, list(s)) for n, s in itertools.chain(alive, ended) if n.startswith(prefix))
+    return {n: s for n, s in reversed(list(itertools.islice(found, limit)))}
 
 
 # -- clients

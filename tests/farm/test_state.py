@@ -42,7 +42,7 @@ from farm.jobs import (
     unpack_outcomes,
 )
 from farm.queue import FairQueue
-from farm.state import Limits, State, step, story_of
+from farm.state import Limits, State, step, stories
 
 CPP = "cxx=g++ 12.2.0"
 BUILT = Outcome("built", digest="d", size_bytes=3, seconds=0.5)
@@ -82,7 +82,7 @@ def test_a_job_starts_a_worker_runs_there_and_is_delivered():
     ]
     assert play(state, WorkerJoined("w1", (CPP,))) == [Assign("w1", job("x"))]
     assert play(state, JobDone("w1", "x", BUILT)) == [Deliver("a", "x", BUILT)]
-    assert [line for _, line in story_of(state, "x")] == [
+    assert [line for _, line in stories(state)["x"]] == [
         "submitted by a",
         "given to w1",
         "built by w1 in 0.50 s",

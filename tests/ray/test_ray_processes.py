@@ -1,0 +1,145 @@
+"""The farm as other processes see it: clients side by side, no CPUs, no cluster, a cluster of one's own, the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from farm_cluster import RayCluster
+
+from farm import cluster
+from farm.session import reach
+
+pytestmark = pytest.mark.ray
+ROOT = Path(__file__).parents[2]
+
+PRELUDE = """
+import json, sys, time
+sys.path[:0] = {paths!r}
+from suites.builder_suite import cpp_job, slow_text, small_text
+from farm.client import RayBuilder
+from stax.base.errors import FarmError
+from stax.build.job import Built
+from stax.build.local import LocalBuilder
+begun = time.monotonic()
+"""
+
+
+def start(code: str, folder: Path) -> subprocess.Popen[str]:
+    """A Python process in a folder that has no Stax; its last line is JSON."""
+    paths = [str(ROOT), str(ROOT / "tests")]
+    command = [sys.executable, "-c", PRELUDE.format(paths=paths) + code]
+    return subprocess.Popen(
+        command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def answer(process: subprocess.Popen[str]) -> Mapping[str, Any]:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return json.loads(out.splitlines()[-1])
+
+
+def counts() -> Mapping[str, int]:
+    status = cluster.ask(reach(30).status.remote(), 30)
+    return status["counts"]
+
+
+def test_two_processes_that_warm_the_same_model_build_each_kernel_once(
+    ray_address: str, tmp_path: Path
+):
+    salt = os.urandom(8).hex()
+    code = f"""
+builder = RayBuilder({ray_address!r}, {(tmp_path / "store").as_uri()!r})
+jobs = [cpp_job(slow_text(f"{salt} {{number}}", 0.2)) for number in range(8)]
+built = [r for r in builder.build(jobs) if isinstance(r, Built)]
+builder.close()
+print(json.dumps({{"built": len(built)}}))
+"""
+    before = counts()
+    processes = [start(code, tmp_path) for _ in range(2)]
+    assert [answer(p)["built"] for p in processes] == [8, 8]
+    assert counts()["built"] - before.get("built", 0) == 8
+
+
+def test_a_cluster_without_cpus_is_told_in_time_or_the_work_is_done_here(tmp_path: Path):
+    empty = RayCluster(cpus=0)
+    empty.start()
+    code = f"""
+told = []
+builder = RayBuilder({empty.address!r}, patience_s=2)
+try:
+    list(builder.build([cpp_job(small_text("empty"))]))
+except FarmError as error:
+    told.append(str(error))
+seconds = time.monotonic() - begun
+events = []
+local = LocalBuilder(1)
+builder = RayBuilder({empty.address!r}, patience_s=2, fallback=local, observe=lambda e: events.append(e.name))
+(result,) = builder.build([cpp_job(small_text("empty"))])
+local.close()
+print(json.dumps({{"told": told, "seconds": seconds, "built": isinstance(result, Built), "events": events}}))
+"""
+    try:
+        said = answer(start(code, tmp_path))
+    finally:
+        empty.stop()
+    (told,) = said["told"]
+    assert "no worker came up within 2 s" in told and "cluster_resources" in told
+    assert said["seconds"] < 30
+    assert said["built"] and "farm.fallback" in said["events"]
+
+
+def test_nobody_listens_at_the_address(tmp_path: Path):
+    code = """
+try:
+    list(RayBuilder("127.0.0.1:1").build([cpp_job(small_text("nobody"))]))
+except FarmError as error:
+    print(json.dumps({"told": str(error), "seconds": time.monotonic() - begun}))
+"""
+    said = answer(start(code, tmp_path))
+    assert "no Ray cluster" in said["told"] and "127.0.0.1:1" in said["told"]
+    assert said["seconds"] < 15
+
+
+def test_a_local_cluster_needs_no_installed_stax(tmp_path: Path):
+    code = f"""
+assert "ray" not in sys.modules
+builder = RayBuilder("local", {(tmp_path / "store").as_uri()!r}, max_workers=1)
+assert "ray" not in sys.modules, "it connects when the first job comes"
+(result,) = builder.build([cpp_job(small_text("local"))])
+builder.close()
+print(json.dumps({{"built": isinstance(result, Built), "torch": "torch" in sys.modules}}))
+"""
+    assert answer(start(code, tmp_path)) == {"built": True, "torch": False}
+
+
+def test_the_command_line_tells_how_the_farm_is(ray_address: str, tmp_path: Path):
+    salt = os.urandom(8).hex()
+    code = f"""
+builder = RayBuilder({ray_address!r})
+job = cpp_job(small_text({salt!r}))
+list(builder.build([job]))
+print(json.dumps({{"key": job.key.digest}}))
+"""
+    key = answer(start(code, tmp_path))["key"]
+    status = farm_cli(ray_address, "status")
+    assert "workers ready" in status and "worker w" in status
+    why = farm_cli(ray_address, "why", key[:12])
+    assert key in why and "submitted by" in why and "built by" in why
+    assert farm_cli(ray_address, "down") == "ended\n"
+    assert "no coordinator" in farm_cli(ray_address, "status")
+    assert "0 workers ready" in farm_cli(ray_address, "up")
+
+
+def farm_cli(address: str, *arguments: str) -> str:
+    command = [sys.executable, "-m", "farm", f"--address={address}", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
