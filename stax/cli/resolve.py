@@ -16,6 +16,14 @@ from stax.base.errors import OptionError, UserError
 from stax.base.options import Options
 
 
+# By the type of the field: what reads its value. A KeyError is a word that is none of the two.
+PARSERS: Mapping[str, Callable[[str], object]] = {
+    "bool": {"true": True, "1": True, "false": False, "0": False}.__getitem__,
+    "int": int,
+    "str": str,
+}
+
+
 @dataclass(frozen=True)
 class ExampleCall:
     """The arguments of one call."""
@@ -65,17 +73,18 @@ def options_of(assignments: Sequence[str]) -> Options | None:
     """Options from "name=value" texts; None when there are none. Raises OptionError."""
     if not assignments:
         return None
-    defaults = Options()
-    types = {f.name: type(getattr(defaults, f.name)) for f in fields(Options)}
+    kinds = {f.name: str(f.type) for f in fields(Options)}
     values: dict[str, object] = {}
     for text in assignments:
         name, equals, value = text.partition("=")
-        if not equals or name not in types:
-            raise OptionError(
-                "bad --option", expected=f"name=value of {', '.join(types)}", found=repr(text)
-            )
-        values[name] = _typed(text, value, types[name])
-    return defaults.with_(**values)
+        if not equals or name not in kinds:
+            expected = f"name=value of {', '.join(kinds)}"
+            raise OptionError("bad --option", expected=expected, found=repr(text))
+        try:
+            values[name] = PARSERS[kinds[name]](value)
+        except (ValueError, KeyError) as error:
+            raise OptionError("bad --option", expected=kinds[name], found=repr(text)) from error
+    return Options().with_(**values)
 
 
 def _module(name: str, what: str) -> ModuleType:
@@ -103,28 +112,19 @@ def _failed(what: str, error: Exception) -> UserError:
 
 
 def _call(value: object, inputs: str) -> ExampleCall:
-    if isinstance(value, tuple):
-        pair = cast("tuple[object, ...]", value)
-        if len(pair) == 2 and isinstance(pair[0], (tuple, list)) and isinstance(pair[1], Mapping):
-            args = tuple(cast("Sequence[object]", pair[0]))
-            return ExampleCall(args, dict(cast("Mapping[str, object]", pair[1])))
+    pair = cast("tuple[object, ...]", value) if type(value) is tuple else ()
+    if len(pair) == 2 and isinstance(pair[0], (tuple, list)) and isinstance(pair[1], Mapping):
+        args = tuple(cast("Sequence[object]", pair[0]))
+        return ExampleCall(args, dict(cast("Mapping[str, object]", pair[1])))
     raise OptionError(
         f"{inputs} returned another thing", expected="(args, kwargs) or a list of them",
         found=_kind(value), hint="for example: return (x,), {}",
     )  # fmt: skip
 
 
-def _typed(text: str, value: str, kind: type) -> object:
-    if kind is bool:
-        known = {"true": True, "1": True, "false": False, "0": False}
-        if value.lower() not in known:
-            raise OptionError("bad --option", expected="true or false", found=repr(text))
-        return known[value.lower()]
-    try:
-        return kind(value)
-    except ValueError as error:
-        raise OptionError("bad --option", expected=kind.__name__, found=repr(text)) from error
-
-
 def _kind(value: object) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    return _type_name(type(value))
+
+
+def _type_name(kind: type[object]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
