@@ -1,0 +1,163 @@
+"""The tensors a graph takes: parameters, buffers, arguments, and the constants that the program turns out to touch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from stax.base.errors import CaptureError
+from stax.capture.sizes import concrete, make_fake, symbolic
+from stax.capture.storage import Handle, Memory
+from stax.capture.value import Geometry, Value
+
+SOURCES = ("parameter", "buffer", "arg", "constant")
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One input: where it comes from (see signature.Input), the user's tensor, its fake and the value it starts as.
+    ``text`` is how the user would write it. ``literal``: made anew by the program at every call, never written back."""
+
+    source: str
+    key: str
+    leaf: int
+    text: str
+    real: Tensor
+    fake: Tensor
+    value: Value
+    literal: bool = False
+
+    @property
+    def geometry(self) -> Geometry:
+        """The layout at the start of the call."""
+        assert isinstance(self.value.geometry, Geometry)
+        return self.value.geometry
+
+
+class Inputs:
+    """Grows while tracing: a real tensor that the program touches becomes a constant."""
+
+    def __init__(
+        self, fake_mode: FakeTensorMode, memory: Memory, device: str, dynamic: bool
+    ) -> None:
+        self.memory = memory
+        self.entries: list[Entry] = []
+        self._fake_mode = fake_mode
+        self._device = device
+        self._dynamic = dynamic
+        self._by_id: dict[int, Entry] = {}
+        self._names: set[str] = set()
+
+    def parameter(self, key: str, real: Tensor, source: str) -> Tensor:
+        """The fake of a parameter or buffer of the traced module; a tied one keeps its first name."""
+        found = self._by_id.get(id(real))
+        if found is not None:
+            return found.fake
+        entry = self._enter(source, key, -1, key, real)
+        self._by_id[id(real)] = entry
+        if isinstance(real, torch.nn.Parameter):
+            entry.fake._is_param = True  # type: ignore[attr-defined]
+        return entry.fake
+
+    def argument(self, leaf: int, real: Tensor, text: str) -> Tensor:
+        """The fake of a tensor among the call's leaves."""
+        return self._enter("arg", f"arg{leaf}", leaf, text, real).fake
+
+    def constant(self, real: Tensor) -> Handle:
+        """A real tensor that the program reached by itself: a closure's, a global's, another module's."""
+        entry = self._by_id.get(id(real))
+        if entry is None:
+            entry = self._enter("constant", self._constant_key(), -1, "a captured tensor", real)
+            self._by_id[id(real)] = entry
+        handle = self.memory.find(entry.fake)
+        assert handle is not None
+        return handle
+
+    def literal(self, real: Tensor, fake: Tensor) -> Value:
+        """The value of torch.tensor([...]) inside the program, whose fake exists already."""
+        key = self._constant_key()
+        value = Value(None, (), {}, Geometry.of(fake), "", name=self._unique(key))
+        self.entries.append(Entry("constant", key, -1, key, real, fake, value, literal=True))
+        return value
+
+    def ordered(self) -> Iterator[Entry]:
+        """Parameters, buffers, arguments, constants; each group in the order it was met."""
+        for source in SOURCES:
+            yield from (e for e in self.entries if e.source == source)
+
+    def _constant_key(self) -> str:
+        return f"c{sum(e.source == 'constant' for e in self.entries)}"
+
+    def _enter(self, source: str, key: str, leaf: int, text: str, real: Tensor) -> Entry:
+        check_plain(real, text)
+        device = torch.device(self._device)
+        with self._fake_mode:
+            env = self._fake_mode.shape_env
+            if self._dynamic and source == "arg" and env is not None:
+                shape, strides = symbolic(real, env, text)
+            else:
+                shape, strides = concrete(real)
+            fake = make_fake(shape, strides, real.storage_offset(), real.dtype, device)
+            fake.requires_grad_(real.requires_grad)
+        name = self._unique({"parameter": "p_", "buffer": "b_"}.get(source, "") + key)
+        value = Value(None, (), {}, Geometry.of(fake), "", name=name)
+        self.memory.root(fake, value, owner=name)
+        entry = Entry(source, key, leaf, text, real, fake, value)
+        self.entries.append(entry)
+        return entry
+
+    def _unique(self, text: str) -> str:
+        name = base = re.sub(r"\W", "_", text)
+        count = 1
+        while name in self._names:
+            count += 1
+            name = f"{base}_{count}"
+        self._names.add(name)
+        return name
+
+
+def check_plain(tensor: Tensor, text: str) -> None:
+    """Raises CaptureError for a tensor that is not dense strided memory."""
+    found = ""
+    if tensor.layout is not torch.strided:
+        found = str(tensor.layout)
+    elif tensor.is_quantized:
+        found = "a quantized tensor"
+    elif tensor.is_conj() or tensor.is_neg():
+        found = "a lazily conjugated or negated tensor"
+    elif torch._is_functional_tensor(tensor) or torch._C._functorch.is_functorch_wrapped_tensor(
+        tensor
+    ):
+        found = "a tensor of another transform"
+    elif type(tensor) not in (Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        found = f"the subclass {type(tensor).__name__}"
+    if found:
+        raise CaptureError(
+            f"{text} can not be traced",
+            expected="a dense torch.Tensor",
+            found=found,
+            hint="convert it before the call (to_dense, dequantize, resolve_conj, as_subclass)",
+        )
+
+
+def overlap(a: Tensor, b: Tensor) -> bool:
+    """The memory that two tensors reach may overlap."""
+    if a.device != b.device or a.numel() == 0 or b.numel() == 0:
+        return False
+    if a.untyped_storage()._cdata != b.untyped_storage()._cdata and a.device.type == "meta":
+        return False
+    (a_start, a_end), (b_start, b_end) = _reach(a), _reach(b)
+    return a_start < b_end and b_start < a_end
+
+
+def _reach(tensor: Tensor) -> tuple[int, int]:
+    size = tensor.element_size()
+    start = tensor.untyped_storage().data_ptr() + tensor.storage_offset() * size
+    span: Any = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+    return start, start + span * size

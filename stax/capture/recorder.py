@@ -1,0 +1,346 @@
+"""The dispatch mode that records what a traced program does to fake tensors as functional operators on values."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stax.base.errors import CaptureError
+from stax.capture.inplace import SILENT_WRITES, functional_form, written_names
+from stax.capture.inputs import Inputs
+from stax.capture.storage import Handle, Pair, same_sizes
+from stax.capture.value import Geometry, Shape, Value, rebuild
+from stax.capture.views import SAME, View, item_view
+from stax.capture.where import Places
+
+aten = torch.ops.aten
+_DEVICE = torch.ops.prim.device.default
+
+
+class Recorder(TorchDispatchMode):
+    """Sits above a FakeTensorMode. A real tensor that the
+    program touches becomes a constant of ``inputs``."""
+
+    def __init__(
+        self,
+        decompositions: Mapping[Any, Callable[..., Any]],
+        places: Places,
+        inputs: Inputs,
+    ) -> None:
+        super().__init__()
+        self.memory = inputs.memory
+        self.values: list[Value] = []
+        self._decompositions = decompositions
+        self._places = places
+        self._inputs = inputs
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not wrapped in torch._dynamo.disable, whose import costs half a second."""
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is _DEVICE:
+            return args[0].device if not isinstance(args[0], FakeTensor) else args[0].fake_device
+        watcher = sys.getprofile()
+        sys.setprofile(None)
+        try:
+            return self._dispatch(func, args, kwargs or {})
+        finally:
+            sys.setprofile(watcher)
+
+    def _dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func in SAME:
+            return self._same(func, args)
+        args, kwargs = rebuild(args, self._faked), rebuild(kwargs, self._faked)
+        decomposition = self._decompositions.get(func)
+        if decomposition is not None:
+            with self:
+                out = decomposition(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        if func in SILENT_WRITES:
+            return self._batch_norm(func, args, kwargs)
+        if written_names(func):
+            return self._write(func, args, kwargs)
+        if func._can_decompose():
+            with self:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        return self._record(func, args, kwargs)
+
+    # -- arguments
+    def _faked(self, leaf: Any) -> Any:
+        if isinstance(leaf, Tensor) and not isinstance(leaf, FakeTensor):
+            return self._inputs.constant(leaf).fake
+        return leaf
+
+    def handle(self, tensor: Tensor) -> Handle:
+        """What is known of a tensor of the program. A real one becomes a graph input."""
+        if not isinstance(tensor, FakeTensor):
+            return self._inputs.constant(tensor)
+        found = self.memory.find(tensor)
+        if found is None:
+            raise CaptureError(
+                "a tensor came from outside of the trace",
+                where=self._places.here(),
+                hint="another tracer or a hook made it; pass it as an argument",
+            )
+        return found
+
+    def read(self, tensor: Tensor) -> Value:
+        """The value that a tensor has now."""
+        return self.memory.read(self.handle(tensor), self.emit)
+
+    def _pair(self, tensor: Tensor) -> Pair:
+        handle = self.handle(tensor)
+        return Pair(handle.fake, self.memory.read(handle, self.emit))
+
+    def emit(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pair:
+        """Run ``func`` on fakes and record it on values; Pairs stand where it takes tensors. One tensor results."""
+        fake = func(*rebuild(args, _fake_of), **rebuild(kwargs, _fake_of))
+        geometry = Geometry.of(args[0].fake if func is aten.copy.default else fake)
+        value = self._add(func, rebuild(args, _value_of), rebuild(kwargs, _value_of), geometry)
+        return Pair(fake, value)
+
+    def _add(self, func: Callable[..., Any], args: Any, kwargs: Any, geometry: Shape) -> Value:
+        value = Value(func, args, kwargs, geometry, self._places.here())
+        self.values.append(value)
+        return value
+
+    # -- the plain case
+    def _record(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        values = rebuild((args, kwargs), self._value_or_leaf)
+        out = func(*args, **kwargs)
+        if isinstance(out, Tensor):
+            if self.memory.find(out) is None:
+                value = self._add(func, *values, Geometry.of(out))
+                self._bind(out, value, func, args, kwargs)
+        elif isinstance(out, (tuple, list)) and any(isinstance(o, Tensor) for o in out):
+            shape = tuple(Geometry.of(o) if isinstance(o, Tensor) else None for o in out)
+            whole = self._add(func, *values, shape)
+            self._bind_items(out, whole, func, args, kwargs)
+        return out
+
+    def _value_or_leaf(self, leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return self.read(leaf)
+        if isinstance(leaf, torch.Generator):
+            raise CaptureError(
+                "a random generator is an argument",
+                where=self._places.here(),
+                hint="use torch.manual_seed and the default generator",
+            )
+        return leaf
+
+    def _bind(
+        self, out: Tensor, value: Value, func: OpOverload, args: tuple[Any, ...], kwargs: Any
+    ) -> None:
+        parent = self._viewed(out, args)
+        if parent is None:
+            self.memory.root(out, value)
+            return
+        self.memory.view(out, value, parent, _view_of(func, args, kwargs, parent.fake))
+
+    def _bind_items(
+        self, outs: Any, whole: Value, func: OpOverload, args: tuple[Any, ...], kwargs: Any
+    ) -> None:
+        dim = kwargs.get("dim", args[2] if len(args) > 2 else 0)
+        for index, out in enumerate(outs):
+            if not isinstance(out, Tensor):
+                continue
+            value = Value(None, (whole,), {}, Geometry.of(out), whole.where, index=index)
+            self.values.append(value)
+            parent = self._viewed(out, args)
+            if parent is None:
+                self.memory.root(out, value)
+                continue
+            view = _view_of(func, args, kwargs, parent.fake)
+            sizes = tuple(o.shape[dim] for o in outs) if func is not aten.unbind.int else ()
+            one = item_view(view, index, sizes)
+            if one is None:
+                raise CaptureError(f"{func} returns views in a way that is not known")
+            self.memory.view(out, value, parent, one)
+
+    def _viewed(self, out: Tensor, args: tuple[Any, ...]) -> Handle | None:
+        """The argument whose memory ``out`` shares."""
+        storage = self.memory.storage_of(out)
+        if storage is None:
+            return None
+        for arg in args:
+            if isinstance(arg, Tensor):
+                found = self.memory.find(arg)
+                if found is not None and found.storage is storage:
+                    return found
+        return storage.root
+
+    def _same(self, func: OpOverload, args: tuple[Any, ...]) -> Any:
+        """detach and alias: a new tensor, the same value. lift_fresh of a real tensor: a constant of the program."""
+        source = args[0]
+        if not isinstance(source, FakeTensor) and func is aten.lift_fresh.default:
+            return self._literal(source)
+        source = self._faked(source)
+        out = func(source)
+        if self.memory.find(out) is None:
+            handle = self.handle(source)
+            self.memory.view(out, self.memory.read(handle, self.emit), handle, None)
+        return out
+
+    def _literal(self, real: Tensor) -> Tensor:
+        """torch.tensor(...) inside the program."""
+        out = aten.lift_fresh.default(real)
+        if real.dim() == 0 and real.dtype in _FILLABLE:
+            with unset_fake_temporarily():
+                args = ([], real.item())
+            options = {"dtype": real.dtype, "device": real.device}
+            value = self._add(aten.full.default, args, options, Geometry.of(out))
+        else:
+            value = self._inputs.literal(real, out)
+        self.memory.root(out, value)
+        return out
+
+    # -- writes
+    def _write(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if torch.Tag.inplace_view in func.tags or func in _RESHAPING:
+            return self._write_shape(func, args, kwargs)
+        bound = _bound(func, args, kwargs)
+        out = func(*args, **kwargs)
+        if func in _OVERWRITES:
+            self.assign(args[0], _OVERWRITES[func](self, *args, **kwargs))
+            return out
+        form = functional_form(func)
+        if form is None:
+            raise CaptureError(
+                f"{func} writes its argument and has no functional form", where=self._places.here()
+            )
+        kept = {k: v for k, v in kwargs.items() if k not in form.drop}
+        with self:
+            results = form.func(*args, **kept)
+        many = results if isinstance(results, (tuple, list)) else (results,)
+        contents = many[form.results :]
+        targets = [bound[name] for name in form.written]
+        if len(targets) == 1 and isinstance(targets[0], (list, tuple)):
+            targets = list(targets[0])
+        for target, content in zip(targets, contents, strict=True):
+            if target is not None:
+                self.assign(target, self._pair(content))
+        return tuple(many[: form.results]) if form.results else out
+
+    def assign(self, target: Tensor, new: Pair) -> None:
+        """``target`` holds ``new`` from here on, converted and broadcast to it as copy_ does."""
+        old = self.handle(target)
+        if new.fake.dtype != target.dtype or new.fake.device != target.device:
+            options = {"dtype": target.dtype, "device": target.device}
+            new = self.emit(aten._to_copy.default, (new,), options)
+        if not same_sizes(new.fake.shape, target.shape):
+            new = self.emit(aten.expand.default, (new, list(target.shape)), {})
+        self.memory.write(old, new, self.emit)
+
+    def _write_shape(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """x.t_() and its kin: the tensor becomes a view of itself."""
+        target = args[0]
+        view_func = None if func in _RESHAPING else functional_form(func)
+        if func is aten.detach_.default:
+            return target
+        if view_func is None:
+            if func is aten.resize_.default and same_sizes(args[1], target.shape):
+                return target
+            raise CaptureError(
+                f"{func} changes the memory of a tensor",
+                where=self._places.here(),
+                hint="make a new tensor instead",
+            )
+        before = self._pair(target)
+        twin = Pair(aten.alias.default(target), before.value)
+        view = _view_of(view_func.func, args, kwargs, target)
+        value = self.emit(view.func, (twin, *args[1:]), kwargs).value
+        func(*args, **kwargs)
+        self.memory.rename(target, twin.fake, value, view)
+        return target
+
+    def _batch_norm(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """native_batch_norm and cudnn_batch_norm write the running statistics without saying so."""
+        bound = _bound(func, args, kwargs)
+        training = bound["training"]
+        updates = training and bound["running_mean"] is not None
+        legit = SILENT_WRITES[func] if updates else aten.native_batch_norm.default
+        if func is legit:
+            return self._record(func, args, kwargs)
+        with self:
+            out = legit(*bound.values())
+            if func is aten.cudnn_batch_norm.default:
+                out = (*out, bound["input"].new_empty((0,), dtype=torch.uint8))
+        return out
+
+
+def _filled(recorder: Recorder, target: Tensor, value: Any = 0) -> Pair:
+    pair = Pair(target, recorder.read(target))
+    return recorder.emit(aten.full_like.default, (pair, value), {})
+
+
+def _copied(recorder: Recorder, target: Tensor, source: Tensor, *_: Any, **__: Any) -> Pair:
+    return Pair(source, recorder.read(source))
+
+
+# Writes that keep nothing of what was there.
+_OVERWRITES: Mapping[Any, Callable[..., Pair]] = {
+    aten.copy_.default: _copied,
+    aten.fill_.Tensor: _copied,
+    aten.fill_.Scalar: _filled,
+    aten.zero_.default: _filled,
+}
+_RESHAPING = frozenset(
+    {
+        aten.resize_.default,
+        aten.resize_as_.default,
+        aten.set_.default,
+        aten.set_.source_Tensor,
+        aten.set_.source_Storage,
+        aten.set_.source_Storage_storage_offset,
+        aten.set_.source_Tensor_storage_offset,
+    }
+)
+
+
+def _bound(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by their schema names, defaults filled in."""
+    schema = func._schema.arguments
+    found = {a.name: a.default_value for a in schema if a.has_default_value()}
+    found.update(zip((a.name for a in schema), args))
+    found.update(kwargs)
+    return {a.name: found[a.name] for a in schema if a.name in found}
+
+
+_FILLABLE = frozenset(
+    {
+        torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+        torch.float16, torch.bfloat16, torch.float32, torch.float64,
+    }
+)  # fmt: skip
+
+
+def _view_of(func: OpOverload, args: tuple[Any, ...], kwargs: Any, base: Tensor) -> View:
+    marked = rebuild(args, lambda leaf: View.BASE if leaf is base else leaf)
+    return View(func, marked, tuple(kwargs.items()))
+
+
+def _fake_of(leaf: Any) -> Any:
+    return leaf.fake if isinstance(leaf, Pair) else leaf
+
+
+def _value_of(leaf: Any) -> Any:
+    return leaf.value if isinstance(leaf, Pair) else leaf

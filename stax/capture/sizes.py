@@ -1,0 +1,105 @@
+"""Sizes of a trace: one symbol a dimension in dynamic mode, symbolic strides, and the shape environment behind them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._guards import Source
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, SLoc
+
+
+class Fakes(FakeTensorMode):
+    """A FakeTensorMode that is not wrapped in torch._dynamo.disable, whose import costs half a second."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.dispatch(func, types, args, kwargs or {})
+
+
+class Environment(ShapeEnv):
+    """A ShapeEnv whose guards remember the user's line."""
+
+    def __init__(self, here: Callable[[], str]) -> None:
+        self._here = here
+        super().__init__()
+
+    def _get_stack_summary(
+        self, is_debug: bool = False, framework_loc: str | None = None
+    ) -> tuple[SLoc, str]:
+        return SLoc(self._here(), None), ""
+
+
+class Dimension(Source):
+    """Names a dimension to the shape environment."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dimension) and self.text == other.text
+
+    @functools.cached_property
+    def name(self) -> str:
+        return self.text
+
+    @property
+    def _name_template(self) -> str:
+        return self.text
+
+
+def symbolic(tensor: Tensor, env: ShapeEnv, name: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Sizes and strides of ``tensor`` over symbols: equal sizes share one, 0 and 1 stay numbers, a stride becomes a
+    product of a size and another stride where it equals one, else it stays a number."""
+    shape = []
+    for dim, size in enumerate(tensor.shape):
+        source = Dimension(f"{name}.size({dim})")
+        symbol = env.create_symbol(size, source, DimDynamic.DUCK, None)
+        shape.append(env.create_symintnode(symbol, hint=size, source=source))
+    return tuple(shape), _strides(tensor, shape)
+
+
+def _strides(tensor: Tensor, shape: list[Any]) -> tuple[Any, ...]:
+    strides: list[Any] = [None] * tensor.dim()
+    spans: dict[int, Any] = {}
+    order = sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), -d))
+    for dim in order:
+        stride = tensor.stride(dim)
+        symbolic_stride = spans.get(stride, stride) if stride > 1 else stride
+        strides[dim] = symbolic_stride
+        span = stride * tensor.size(dim)
+        if span not in spans:
+            spans[span] = symbolic_stride * shape[dim]
+    return tuple(strides)
+
+
+def concrete(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes and strides as numbers."""
+    return tuple(tensor.shape), tuple(tensor.stride())
+
+
+def make_fake(
+    shape: tuple[Any, ...],
+    strides: tuple[Any, ...],
+    offset: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
+    """A fake tensor of this layout, in the current FakeTensorMode."""
+    if offset == 0:
+        return torch.empty_strided(shape, strides, dtype=dtype, device=device)
+    reach = 1 + offset
+    for size, stride in zip(shape, strides):
+        reach = reach + (size - 1) * stride
+    memory = torch.empty((reach,), dtype=dtype, device=device)
+    return torch.as_strided(memory, shape, strides, offset)

@@ -1,0 +1,93 @@
+"""What tracing records before a graph is made of it: values, the operators that made them, and their geometry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Of a tensor at the moment it was recorded; sizes are int or SymInt."""
+
+    shape: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    offset: Any
+    dtype: torch.dtype
+    device: str
+
+    @staticmethod
+    def of(tensor: Tensor) -> Geometry:
+        return Geometry(
+            tuple(tensor.shape),
+            tuple(tensor.stride()),
+            tensor.storage_offset(),
+            tensor.dtype,
+            tensor.device.type,
+        )
+
+
+Shape = Geometry | tuple["Geometry | None", ...] | None
+
+
+class Value:
+    """A result: of the operator ``func``, of item ``index`` of another value when func is None, or a graph input when
+    both are None. Arguments hold Values where the call had tensors. Identity is equality."""
+
+    __slots__ = ("args", "func", "geometry", "index", "kwargs", "name", "where")
+
+    def __init__(
+        self,
+        func: Callable[..., Any] | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        geometry: Shape,
+        where: str,
+        *,
+        index: int | None = None,
+        name: str = "",
+    ) -> None:
+        self.func = func
+        self.args = args
+        self.kwargs = kwargs
+        self.geometry = geometry
+        self.where = where
+        self.index = index
+        self.name = name
+
+    def operands(self) -> Iterator[Value]:
+        """The values this one is computed from."""
+        for leaf in leaves((self.args, self.kwargs)):
+            if isinstance(leaf, Value):
+                yield leaf
+
+
+def leaves(nest: Any) -> Iterator[Any]:
+    """What an argument nest of lists, tuples and dicts holds, in order."""
+    if isinstance(nest, (list, tuple)):
+        for item in nest:
+            yield from leaves(item)
+    elif isinstance(nest, dict):
+        for item in nest.values():
+            yield from leaves(item)
+    elif isinstance(nest, slice):
+        yield from leaves((nest.start, nest.stop, nest.step))
+    else:
+        yield nest
+
+
+def rebuild(nest: Any, change: Callable[[Any], Any]) -> Any:
+    """The same nest with every leaf changed."""
+    if isinstance(nest, (list, tuple)):
+        return (
+            type(nest)([rebuild(item, change) for item in nest])
+            if type(nest) in (list, tuple)
+            else tuple(rebuild(item, change) for item in nest)
+        )
+    if isinstance(nest, dict):
+        return {key: rebuild(item, change) for key, item in nest.items()}
+    return change(nest)
