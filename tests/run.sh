@@ -122,6 +122,9 @@ servers() {
     AWS_SECRET_ACCESS_KEY=$(field s3 AWS_SECRET_ACCESS_KEY)
     export STAX_TEST_S3_ENDPOINT STAX_TEST_S3_BUCKET AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY
     export AWS_EC2_METADATA_DISABLED=true
+    start ray "$BIN/python" tests/farm_cluster.py "$WORK/ray"
+    STAX_TEST_RAY_ADDRESS=$(field ray address)
+    export STAX_TEST_RAY_ADDRESS
 }
 
 tests() {

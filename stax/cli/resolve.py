@@ -112,7 +112,7 @@ def _failed(what: str, error: Exception) -> UserError:
 
 
 def _call(value: object, inputs: str) -> ExampleCall:
-    pair = cast("tuple[object, ...]", value) if type(value) is tuple else ()
+    pair = _pair(value)
     if len(pair) == 2 and isinstance(pair[0], (tuple, list)) and isinstance(pair[1], Mapping):
         args = tuple(cast("Sequence[object]", pair[0]))
         return ExampleCall(args, dict(cast("Mapping[str, object]", pair[1])))
@@ -120,6 +120,10 @@ def _call(value: object, inputs: str) -> ExampleCall:
         f"{inputs} returned another thing", expected="(args, kwargs) or a list of them",
         found=_kind(value), hint="for example: return (x,), {}",
     )  # fmt: skip
+
+
+def _pair(value: object) -> tuple[object, ...]:
+    return cast("tuple[object, ...]", value) if isinstance(value, tuple) else ()
 
 
 def _kind(value: object) -> str:
