@@ -76,13 +76,24 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class Layout:
+    """Sizes and strides in elements."""
+
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
 class Call:
-    """Call torch operator ``target`` ("aten.mm.default") and name its results ("" drops one)."""
+    """Call torch operator ``target`` ("aten.mm.default") and name its results ("" drops one). ``layouts``, beside
+    ``outs``: what later steps rely on (None: nothing); a result laid out otherwise is copied. Empty stands for all None.
+    """
 
     outs: tuple[str, ...]
     target: str
     args: tuple[Arg, ...]
     kwargs: tuple[tuple[str, Arg], ...]
+    layouts: tuple[Layout | None, ...] = ()
 
 
 @dataclass(frozen=True)

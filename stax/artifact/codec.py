@@ -20,6 +20,7 @@ from stax.artifact.artifact import (
     CopyBack,
     Free,
     Launch,
+    Layout,
     Return,
     TracedSource,
 )
@@ -33,6 +34,7 @@ from stax.artifact.forms import (
     integer,
     list_of,
     literal,
+    maybe,
     nested,
     optional,
     optional_expr,
@@ -135,6 +137,7 @@ _argument: Form = union(
     }
 )
 _output = union({"ref": (TensorRef, _ref), "expr": (Expr, expr), "literal": (Literal, _literal)})
+_layout = maybe(record(Layout, shape=_shape, strides=_shape))
 _step = union(
     {
         "alloc": (Alloc, record(Alloc, name=_name, dtype=_word, shape=_shape, strides=_shape)),
@@ -150,6 +153,7 @@ _step = union(
                 target=_name,
                 args=list_of(_argument, 256),
                 kwargs=list_of(row(_word, _argument), 256),
+                layouts=list_of(_layout, 256),
             ),
         ),
         "free": (Free, record(Free, names=_names)),

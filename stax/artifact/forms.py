@@ -10,7 +10,7 @@ import ast
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import msgpack
 
@@ -148,9 +148,10 @@ def list_of(item: Form, most: int) -> Form:
     """A tuple of at most ``most`` items."""
 
     def pack(values: Any) -> list[Any]:
-        if type(values) is not tuple or len(values) > most:
-            fault(f"a tuple of at most {most} items", type(values).__name__)
-        return [_packed(item, value, f"[{i}]") for i, value in enumerate(values)]
+        given = _tuple(values)
+        if len(given) > most:
+            fault(f"at most {most} items", len(given))
+        return [_packed(item, value, f"[{i}]") for i, value in enumerate(given)]
 
     def read(reader: Reader) -> tuple[Any, ...]:
         out: list[Any] = []
@@ -162,6 +163,12 @@ def list_of(item: Form, most: int) -> Form:
         return tuple(out)
 
     return Form(pack, read)
+
+
+def _tuple(values: Any) -> tuple[Any, ...]:
+    if not isinstance(values, tuple):
+        fault("a tuple", type(values).__name__)
+    return cast(tuple[Any, ...], values)
 
 
 def _packed(form: Form, value: Any, step: str) -> Any:
@@ -239,6 +246,15 @@ def union(cases: dict[str, tuple[type, Form]]) -> Form:
             raise within(error, tag) from None
 
     return Form(pack, read)
+
+
+def maybe(item: Form) -> Form:
+    """None or a value of ``item``, as an array of none or one."""
+
+    def read(reader: Reader) -> Any:
+        return item.read(reader) if reader.header(0, 1) else None
+
+    return Form(lambda value: [] if value is None else [item.pack(value)], read)
 
 
 def nested(form: Callable[[], Form], most: int) -> Form:
@@ -349,8 +365,8 @@ def _atom(node: ast.expr) -> Atom:
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.FloorDiv, ast.Mod)):
         op = "floordiv" if isinstance(node.op, ast.FloorDiv) else "mod"
         return Atom(op, args=(_sum(node.left, 1), _sum(node.right, 1)))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CALLS:
-        if len(node.args) == 2 and not node.keywords:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 2:
+        if node.func.id in _CALLS and not node.keywords:
             return Atom(node.func.id, args=(_sum(node.args[0], 1), _sum(node.args[1], 1)))
     raise ValueError("no atom")
 
@@ -371,8 +387,10 @@ def _pack_literal(value: Any) -> list[Any]:
         return ["complex", [_pack_literal(value.real)[1], _pack_literal(value.imag)[1]]]
     if type(value) is str:
         return ["str", _LONG_TEXT.pack(value)]
-    if type(value) is tuple and len(value) == 2 and value[0] in KINDS:
-        return [value[0], _NAME.pack(value[1])]
+    if isinstance(value, tuple):
+        kind, name = (*cast(tuple[Any, ...], value), None, None)[:2]
+        if kind in KINDS:
+            return [kind, _NAME.pack(name)]
     fault("None, bool, int, float, complex, str or (kind, name)", type(value).__name__)
 
 

@@ -27,7 +27,6 @@ from stax.artifact.guards import (
     DistinctGuard,
     Guard,
     RelationGuard,
-    StateGuard,
     TensorGuard,
 )
 from stax.artifact.signature import Tree
@@ -226,7 +225,7 @@ def _verify_guard(guard: Guard, artifact: Artifact, symbols: frozenset[str], whe
         _check(
             all(a < count and b < count for a, b in guard.pairs), f"inputs < {count}", "more", where
         )
-    elif isinstance(guard, StateGuard):
+    else:
         _check(guard.name in STATES, " | ".join(STATES), guard.name, where)
 
 
@@ -356,9 +355,13 @@ def _exprs(step: Step) -> Iterator[Expr]:
         yield from (*step.shape, *step.strides)
     elif isinstance(step, Launch):
         yield from step.sizes
-    elif isinstance(step, (Call, Return)):
-        args = _arguments(step) if isinstance(step, Call) else step.outputs
-        yield from _argument_exprs(args)
+    elif isinstance(step, Call):
+        yield from _argument_exprs(_arguments(step))
+        yield from (
+            e for layout in step.layouts if layout for e in (*layout.shape, *layout.strides)
+        )
+    elif isinstance(step, Return):
+        yield from _argument_exprs(step.outputs)
 
 
 def _argument_exprs(args: Iterable[Arg]) -> Iterator[Expr]:

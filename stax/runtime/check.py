@@ -92,7 +92,7 @@ class FastGuards:
 def _metadata_comparison(tensors: tuple[Tensor, ...]) -> Callable[..., bool]:
     """A function of these same tensors: whether dtype, device, sizes and strides are what they are now, although
     somebody may have assigned to ``.data``."""
-    native = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+    native = getattr(torch._C._dynamo.guards, "TensorGuards", None)  # type: ignore[attr-defined]
     if native is not None:
         # NOTE: part of torch._C, so it imports nothing. It compares the thread's dispatch state too: a false alarm under
         # inference mode, answered by the full check.
