@@ -1,24 +1,26 @@
 """Triton text → cubin, on a machine with or without a GPU. The same job gives the same bytes everywhere: no line
 information, no cache, no setting of Triton's from the environment, and the ptxas that Triton bundles."""
 
+# pyright: standard
+# Triton has no types.
+
 from __future__ import annotations
 
 import linecache
-import os
 import re
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import triton
 from triton import knobs
+from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget, Language
 from triton.compiler.compiler import ASTSource, make_backend
-from triton._C.libtriton import ir
 
 from stax.base.errors import BuildTimeout, CompilerFailed
 from stax.build.job import Job
@@ -68,7 +70,7 @@ def compile_triton(job: Job) -> tuple[bytes, dict[str, int | str]]:
 
 
 @contextmanager
-def _settings() -> Iterator[None]:
+def _settings() -> Generator[None]:
     """Every setting of Triton that could reach the bytes, fixed; restored afterwards."""
     with knobs.compilation.scope(), knobs.runtime.scope(), knobs.nvidia.scope():
         knobs.compilation.disable_line_info = True
@@ -83,7 +85,7 @@ def _settings() -> Iterator[None]:
 def _to_ptx(job: Job) -> tuple[str, dict[str, Any]]:
     capability = int(job.target.arch.removeprefix("sm_"))
     target = GPUTarget("cuda", capability, 32)
-    backend = make_backend(target)
+    backend: Any = make_backend(target)
     facts: dict[str, Any] = {}
     try:
         source = _source(job)

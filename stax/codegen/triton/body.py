@@ -16,7 +16,7 @@ from stax.codegen.triton.spell import (
     number_text,
     scalar_text,
 )
-from stax.ir.dtypes import DTYPES, accumulator
+from stax.ir.dtypes import accumulator
 from stax.ir.expr import Expr
 from stax.ir.kernel import Kernel, Statement, Store
 from stax.ir.value import Value, load_parts, walk
