@@ -13,10 +13,9 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,10 +78,8 @@ class S3Server:
         if self.process is None:
             return
         self.process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            pass
         self.kill()
 
     def _command(self) -> list[str]:
@@ -105,20 +102,15 @@ class S3Server:
         ]
 
     def _ready(self) -> bool:
-        """The health page answers before the bucket exists: ask for the bucket, without a signature."""
+        """The health page answers before the bucket exists, and before the data of an earlier run can be
+        read: make a file through the filer, which asks for no signature, and read it back."""
+        filer = f"http://127.0.0.1:{self.base_port + 2}"
+        probe = urllib.request.Request(f"{filer}/ready/probe", data=b"ready", method="PUT")
         try:
-            with urllib.request.urlopen(f"{self.endpoint}/{self.bucket}/", timeout=2):
-                return True
-        except urllib.error.HTTPError as error:
-            return error.code == 403 and self._bucket_made()
-        except OSError:
-            return False
-
-    def _bucket_made(self) -> bool:
-        url = f"http://127.0.0.1:{self.base_port + 2}/buckets/{self.bucket}/"
-        try:
-            with urllib.request.urlopen(url, timeout=2) as answer:
-                return answer.status == 200
+            for request in (f"{filer}/buckets/{self.bucket}/", f"{self.endpoint}/healthz", probe):
+                urllib.request.urlopen(request, timeout=2).close()
+            with urllib.request.urlopen(f"{filer}/ready/probe", timeout=2) as answer:
+                return answer.read() == b"ready"
         except OSError:
             return False
 

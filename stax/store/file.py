@@ -22,7 +22,6 @@ from stax.base.errors import Missing, OptionError, Refused, StoreError, Transien
 from stax.store import layout
 from stax.store.base import Store
 
-_LOCK_LIMIT_S = 10.0
 _STALE_TEMP_S = 86_400.0
 
 # NOTE: what an operating system says when a folder can not hold hard links (FAT, some FUSE mounts).
@@ -35,6 +34,7 @@ _REFUSED = {
     errno.EFBIG: "the file size limit of this process is too small (ulimit -f)",
     errno.ENAMETOOLONG: "choose a folder with a shorter path",
     errno.ENOTDIR: "a file stands where the store needs a folder",
+    errno.EEXIST: "a file stands where the store needs a folder",
     errno.EISDIR: "a folder stands where the store needs a file",
     errno.ELOOP: "a symbolic link of the folder points to itself",
 }
@@ -46,10 +46,11 @@ _TRANSIENT = {
 
 
 class FileStore:
-    """See Store. ``root`` is created at the first write."""
+    """See Store. ``root`` is created at the first write; ``lock_s`` bounds the wait for another swap."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, lock_s: float = 10.0) -> None:
         self._root = root
+        self._lock_s = lock_s
         self._temp = root / "tmp"
         self._swept = False
 
@@ -66,7 +67,7 @@ class FileStore:
 
     def put(self, name: str, data: bytes) -> bool:
         family = layout.object_family(name)
-        layout.check_written(name, len(data), family.stored_limit_bytes, self._where(name))
+        layout.check_written(len(data), family.stored_limit_bytes, self._where(name))
         with self._faults("put", name):
             if _exists(self._root / name):
                 return False
@@ -96,13 +97,13 @@ class FileStore:
 
     def heal(self, name: str, data: bytes) -> None:
         limit_bytes = layout.object_family(name).stored_limit_bytes
-        layout.check_written(name, len(data), limit_bytes, self._where(name))
+        layout.check_written(len(data), limit_bytes, self._where(name))
         with self._faults("heal", name), self._written(data) as temp:
             self._replace(temp, name)
 
     def swap(self, name: str, data: bytes, expect: str | None) -> str:
         limit_bytes = layout.tag_family(name).stored_limit_bytes
-        layout.check_written(name, len(data), limit_bytes, self._where(name))
+        layout.check_written(len(data), limit_bytes, self._where(name))
         with self._faults("swap", name), self._tags_locked(name):
             found = self._etag(name, limit_bytes)
             if found != expect:
@@ -126,7 +127,7 @@ class FileStore:
 
     def _read(self, name: str, limit_bytes: int) -> bytes:
         with self._faults("get", name), open(self._root / name, "rb") as file:
-            layout.check_read(name, os.fstat(file.fileno()).st_size, limit_bytes, self._where(name))
+            layout.check_read(os.fstat(file.fileno()).st_size, limit_bytes, self._where(name))
             return file.read(limit_bytes + 1)
 
     def _etag(self, name: str, limit_bytes: int) -> str | None:
@@ -189,12 +190,12 @@ class FileStore:
         self._temp.mkdir(parents=True, exist_ok=True)
         fd = os.open(self._temp / "tags.lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            limit_s = time.monotonic() + _LOCK_LIMIT_S
+            limit_s = time.monotonic() + self._lock_s
             while not _try_lock(fd):
                 if time.monotonic() > limit_s:
                     raise Transient(
                         "another process holds the lock of the tags",
-                        expected=f"the lock within {_LOCK_LIMIT_S:.0f} s",
+                        expected=f"the lock within {self._lock_s:.1f} s",
                         where=self._where(name),
                     )
                 time.sleep(0.005)

@@ -29,6 +29,7 @@ class Family:
     pattern: re.Pattern[str]
     max_bytes: int
     addressed: bool
+    slashes: int
 
     @property
     def stored_limit_bytes(self) -> int:
@@ -36,17 +37,18 @@ class Family:
         return self.max_bytes + self.max_bytes // 128 + 1024
 
 
-def _family(name: str, pattern: str, max_bytes: int, addressed: bool) -> Family:
-    return Family(name, re.compile(rf"{name}/{pattern}"), max_bytes, addressed)
+def _family(name: str, segments: list[str], max_bytes: int, addressed: bool) -> Family:
+    pattern = re.compile("/".join([name, *segments]))
+    return Family(name, pattern, max_bytes, addressed, len(segments))
 
 
 FAMILIES = {
     f.name: f
     for f in (
-        _family("cas", _DIGEST, 2 << 30, True),
-        _family("act", "/".join([_SEGMENT] * 4), 4 << 20, False),
-        _family("bundle", _DIGEST, 64 << 20, True),
-        _family("tag", "/".join([_SEGMENT] * 2), 4096, False),
+        _family("cas", [_DIGEST], 2 << 30, True),
+        _family("act", [_SEGMENT] * 4, 4 << 20, False),
+        _family("bundle", [_DIGEST], 64 << 20, True),
+        _family("tag", [_SEGMENT] * 2, 4096, False),
     )
 }
 
@@ -134,7 +136,13 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
-def check_written(name: str, size_bytes: int, limit_bytes: int, where: str) -> None:
+def is_one_folder(prefix: str) -> bool:
+    """Whether all names with this prefix differ only after their last slash."""
+    found = FAMILIES.get(prefix.partition("/")[0])
+    return found is not None and prefix.count("/") == found.slashes
+
+
+def check_written(size_bytes: int, limit_bytes: int, where: str) -> None:
     """Raises Refused when the bytes to store are more than their family allows."""
     if size_bytes > limit_bytes:
         raise Refused(
@@ -145,7 +153,7 @@ def check_written(name: str, size_bytes: int, limit_bytes: int, where: str) -> N
         )
 
 
-def check_read(name: str, size_bytes: int, limit_bytes: int, where: str) -> None:
+def check_read(size_bytes: int, limit_bytes: int, where: str) -> None:
     """Raises Corrupt when the stored bytes are more than any writer of theirs may store."""
     if size_bytes > limit_bytes:
         raise Corrupt(

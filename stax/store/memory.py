@@ -32,7 +32,7 @@ class MemoryStore:
 
     def put(self, name: str, data: bytes) -> bool:
         limit_bytes = layout.object_family(name).stored_limit_bytes
-        layout.check_written(name, len(data), limit_bytes, self._where(name))
+        layout.check_written(len(data), limit_bytes, self._where(name))
         with self._lock:
             if name in self._held:
                 return False
@@ -57,13 +57,13 @@ class MemoryStore:
 
     def heal(self, name: str, data: bytes) -> None:
         limit_bytes = layout.object_family(name).stored_limit_bytes
-        layout.check_written(name, len(data), limit_bytes, self._where(name))
+        layout.check_written(len(data), limit_bytes, self._where(name))
         with self._lock:
             self._held[name] = bytes(data)
 
     def swap(self, name: str, data: bytes, expect: str | None) -> str:
         limit_bytes = layout.tag_family(name).stored_limit_bytes
-        layout.check_written(name, len(data), limit_bytes, self._where(name))
+        layout.check_written(len(data), limit_bytes, self._where(name))
         with self._lock:
             held = self._held.get(name)
             found = None if held is None else sha256(held)

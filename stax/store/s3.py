@@ -23,6 +23,7 @@ from urllib3.exceptions import HTTPError
 from stax.base.errors import OptionError, Refused, StoreError, Transient
 from stax.store import layout
 from stax.store.base import Store
+from stax.store.bounded import within
 from stax.store.s3_errors import is_conflict, is_lost_condition, is_missing, translate
 
 # boto3 has no types: its client and answers are Any inside this module and leave it as plain values.
@@ -34,15 +35,17 @@ _CONNECT_S = 3.0
 _READ_S = 20.0
 _CONNECTIONS = 16
 _CHUNK_BYTES = 1 << 16
+_ANSWER_BYTES = 1 << 12  # a small answer; a full page of names is larger, but comes at once
 _LEAST_BYTES_PER_S = 1 << 14
 
 
 class S3Store:
     """See Store. Thread-safe: one boto3 client with a pool of ``connections``.
 
-    ``connect_s`` and ``read_s`` bound the wait for a connection and for the next bytes; a body must
-    also arrive at 16 KiB/s or more once ``read_s`` has passed. There is no bound on a transfer that
-    makes progress. boto3's own retries are off: the Retrying layer is the one place that retries.
+    ``connect_s`` and ``read_s`` bound the wait for a connection and for the next bytes. As a server
+    may also send a byte now and then for ever, a request as a whole has ``connect_s`` + ``read_s`` and
+    what its bytes take at 16 KiB/s. So a transfer that makes progress is never cut off, and nothing
+    hangs. boto3's own retries are off: the Retrying layer is the one place that retries.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class S3Store:
         self._prefix = f"{prefix}/" if prefix else ""
         self._endpoint = endpoint
         self._read_s = read_s
+        self._limit_s = connect_s + read_s
         self._connections = connections
         self._lock = threading.Lock()
         self._proven: set[str] = set()
@@ -78,7 +82,7 @@ class S3Store:
 
     def put(self, name: str, data: bytes) -> bool:
         limit_bytes = layout.object_family(name).stored_limit_bytes
-        layout.check_written(name, len(data), limit_bytes, self._where(name))
+        layout.check_written(len(data), limit_bytes, self._where(name))
         # HEAD first: it costs a round trip on a new name, but saves the upload of an old one, and
         # SeaweedFS makes every client of a contended conditional write wait about a second.
         if self._exists(name):
@@ -95,7 +99,9 @@ class S3Store:
 
     def list(self, prefix: str) -> Iterator[str]:
         layout.check_prefix(prefix)
-        return self._pages(prefix)
+        names = self._pages(prefix)
+        # SeaweedFS orders by folder, "a/x" before "a-b/x", so only the names of one folder stream.
+        return names if layout.is_one_folder(prefix) else iter(sorted(names))
 
     def delete(self, name: str) -> None:
         layout.checked(name)
@@ -103,12 +109,12 @@ class S3Store:
 
     def heal(self, name: str, data: bytes) -> None:
         limit_bytes = layout.object_family(name).stored_limit_bytes
-        layout.check_written(name, len(data), limit_bytes, self._where(name))
-        self._call(name, lambda: self._put(name, data, {}))
+        layout.check_written(len(data), limit_bytes, self._where(name))
+        self._call(name, lambda: self._put(name, data, {}), len(data))
 
     def swap(self, name: str, data: bytes, expect: str | None) -> str:
         limit_bytes = layout.tag_family(name).stored_limit_bytes
-        layout.check_written(name, len(data), limit_bytes, self._where(name))
+        layout.check_written(len(data), limit_bytes, self._where(name))
         condition = {"IfNoneMatch": "*"} if expect is None else {"IfMatch": expect}
         etag = self._put_if(name, data, condition)
         if etag is None:
@@ -129,7 +135,7 @@ class S3Store:
     def _exists(self, name: str) -> bool:
         def head() -> bool:
             try:
-                self._client.head_object(**self._target(name))
+                self._field(self._client.head_object(**self._target(name)), "ETag", name)
             except ClientError as error:
                 if is_missing(error):
                     return False
@@ -139,14 +145,15 @@ class S3Store:
         return self._call(name, head)
 
     def _read(self, name: str, limit_bytes: int) -> tuple[bytes, str]:
-        def read() -> tuple[bytes, str]:
-            answer = self._client.get_object(**self._target(name))
-            size_bytes = int(answer["ContentLength"])
-            layout.check_read(name, size_bytes, limit_bytes, self._where(name))
+        """Bytes and etag. The call ends with the head of the answer; its body has a bound of its own."""
+        answer = self._call(name, lambda: self._client.get_object(**self._target(name)))
+        size_bytes = int(self._field(answer, "ContentLength", name))
+        layout.check_read(size_bytes, limit_bytes, self._where(name))
+        try:
             with answer["Body"] as stream:
-                return self._body(stream, size_bytes, name), str(answer["ETag"])
-
-        return self._call(name, read)
+                return self._body(stream, size_bytes, name), self._field(answer, "ETag", name)
+        except (BotoCoreError, HTTPError, OSError) as error:
+            raise translate(error, self._where(name)) from error
 
     def _body(self, stream: Any, size_bytes: int, name: str) -> bytes:
         """The whole body, or Transient when it ends early or dribbles.
@@ -187,13 +194,13 @@ class S3Store:
 
         def put() -> str | None:
             try:
-                return str(self._put(name, data, condition)["ETag"])
+                return self._field(self._put(name, data, condition), "ETag", name)
             except ClientError as error:
                 if is_lost_condition(error):
                     return None
                 raise
 
-        etag = self._call(name, put)
+        etag = self._call(name, put, len(data))
         header = next(iter(condition))
         if etag is None:
             self._remember(header)
@@ -210,14 +217,17 @@ class S3Store:
         with self._lock:
             if header in self._proven:
                 return
-        try:
-            self._put(name, data, condition)
-        except ClientError as error:
-            if not (is_lost_condition(error) or is_conflict(error)):
-                raise translate(error, self._where(name)) from error
-        except (BotoCoreError, OSError) as error:
-            raise translate(error, self._where(name)) from error
-        else:
+
+        def honoured() -> bool:
+            try:
+                self._put(name, data, condition)
+            except ClientError as error:
+                if is_lost_condition(error) or is_conflict(error):
+                    return True
+                raise
+            return False
+
+        if not self._call(name, honoured, len(data)):
             raise Refused(
                 f"the server ignores {header} on a put, so two writers would overwrite each other",
                 expected="412 Precondition Failed",
@@ -239,7 +249,7 @@ class S3Store:
                 name = str(entry["Key"]).removeprefix(self._prefix)
                 if layout.is_name(name):
                     yield name
-            if not page.get("IsTruncated"):
+            if self._field(page, "IsTruncated", prefix) != "True":
                 return
             token = {"ContinuationToken": page["NextContinuationToken"]}
 
@@ -251,13 +261,24 @@ class S3Store:
             ),
         )
 
-    def _call(self, name: str, run: Callable[[], T]) -> T:
+    def _call(self, name: str, run: Callable[[], T], size_bytes: int = _ANSWER_BYTES) -> T:
+        """The result of a request that moves so many bytes, in bounded time and with our own errors."""
         try:
-            return run()
+            return within(self._limit_s + size_bytes / _LEAST_BYTES_PER_S, run)
         except StoreError:
             raise
         except (BotoCoreError, ClientError, HTTPError, OSError) as error:
             raise translate(error, self._where(name)) from error
+
+    def _field(self, answer: Answer, field: str, name: str) -> str:
+        if field in answer:
+            return str(answer[field])
+        raise Refused(
+            "the server does not speak S3",
+            expected=f"{field} in its answer",
+            where=self._where(name),
+            hint="check the endpoint",
+        )
 
     def _target(self, name: str) -> dict[str, str]:
         return {"Bucket": self._bucket, "Key": self._prefix + name}

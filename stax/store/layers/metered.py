@@ -78,9 +78,17 @@ class Metered:
         return self._call("missing", f"{len(wanted)} names", lambda: self.inner.missing(wanted))
 
     def list(self, prefix: str) -> Iterator[str]:
-        names = self.inner.list(prefix)
-        while (name := self._call("list", prefix, lambda: next(names, None))) is not None:
-            yield name
+        """One event at the end of the listing; its bytes are those of the names."""
+        start_s, size_bytes, outcome = self.clock(), 0, "ok"
+        try:
+            for name in self.inner.list(prefix):
+                size_bytes += len(name)
+                yield name
+        except StoreError as error:
+            outcome = type(error).__name__.lower()
+            raise
+        finally:
+            self._tell("list", prefix, outcome, size_bytes, start_s)
 
     def delete(self, name: str) -> None:
         self._call("delete", name, lambda: self.inner.delete(name))

@@ -163,7 +163,8 @@ class Breaker:
         return self._call(lambda: self.inner.missing(names))
 
     def list(self, prefix: str) -> Iterator[str]:
-        names = self._call(lambda: self.inner.list(prefix))
+        self._check()
+        names = self.inner.list(prefix)  # asks nothing yet: that it returns is no sign of life
         while (name := self._call(lambda: next(names, None))) is not None:
             yield name
 

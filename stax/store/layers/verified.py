@@ -61,7 +61,7 @@ class Verified:
     @property
     def shared(self) -> Store:
         below = self.inner.shared
-        return self if below is self.inner else replace(self, inner=below, damaged=Damaged())
+        return self if below is self.inner else replace(self, inner=below)
 
     def get(self, name: str) -> bytes:
         layout.object_family(name)
@@ -97,7 +97,7 @@ class Verified:
 
     def swap(self, name: str, data: bytes, expect: str | None) -> str:
         limit_bytes = layout.tag_family(name).max_bytes
-        layout.check_written(name, len(data), limit_bytes, self._where(name))
+        layout.check_written(len(data), limit_bytes, self._where(name))
         return self.inner.swap(name, _sealed(data), expect)
 
     def get_tag(self, name: str) -> tuple[bytes, str]:
@@ -114,7 +114,7 @@ class Verified:
 
     def _stored(self, name: str, data: bytes) -> bytes:
         family = layout.object_family(name)
-        layout.check_written(name, len(data), family.max_bytes, self._where(name))
+        layout.check_written(len(data), family.max_bytes, self._where(name))
         if not family.addressed:
             return _sealed(data)
         found = sha256(data)
