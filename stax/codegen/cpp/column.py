@@ -1,0 +1,264 @@
+"""Column plans: the innermost loop runs along an outer axis, in blocks when values must be kept for each of its points.
+
+Without reduced axes this is a plain pointwise nest. With them, each point of a block has its own accumulator in an
+array, and the reduced loops stand outside the lane loop, so that memory is walked along the contiguous outer axis.
+"""
+
+from __future__ import annotations
+
+from stax.codegen.cpp.flush import Flush, place_flush
+from stax.codegen.cpp.index import spell_expr, spell_factor
+from stax.codegen.cpp.nest import Lines, for_loop, outer_nest, parallel, simd
+from stax.codegen.cpp.plan import Plan, Stage
+from stax.codegen.cpp.reduce import Accumulator
+from stax.codegen.cpp.spell import spell_store
+from stax.codegen.cpp.types import value_type
+from stax.codegen.cpp.values import Loops, Names, inline_locals, place
+from stax.ir.expr import const, sym
+from stax.ir.kernel import Kernel, Statement
+from stax.ir.program import Axis
+from stax.ir.ranges import positive
+from stax.ir.value import local, walk
+
+# Points of the lane axis in one block: a few arrays of this length fit the first-level cache.
+BLOCK = 256
+# Points in one block of a pointwise loop that is shared among threads along its lane axis.
+SHARE = 16384
+# Fewer outer points than this are not enough to share among threads.
+_FEW = 64
+
+
+def print_column(kernel: Kernel, plan: Plan, names: Names) -> Lines:
+    """The loops of the whole kernel, at function level."""
+    if plan.lane is None:
+        return _single(kernel, plan, names)
+    block = _block(kernel, plan, plan.lane)
+    loops = len(plan.outer) + (block > 0)
+    shared = len(plan.outer) if plan.parallel == "outer" else 0
+    levels: list[Lines] = [[] for _ in range(len(plan.outer))]
+    body: Lines = []
+    ranges = kernel.ranges
+    extent = spell_factor(plan.lane.extent, ranges)
+    begin, end = (f"{plan.lane.name}_from", f"{plan.lane.name}_to") if block else ("0", extent)
+    column = _Column(
+        kernel, plan, names, plan.lane, shared, begin, end, block or _static(plan.lane)
+    )
+    for n, stage in enumerate(plan.stages):
+        _add(levels, body, column.outer_statements(n, stage))
+        if stage.xr:
+            _add(levels, body, column.reduction(stage))
+    if block:
+        body.insert(0, f"const int64_t {end} = stax_imin<int64_t>({begin} + {block}, {extent});")
+        body = for_loop(begin, "0", extent, body, step=block)
+    nest = outer_nest(plan.outer, levels, body, ranges)
+    if plan.parallel == "outer":
+        head = parallel(max(loops, 1), plan.work, kernel.bounds_checked, ranges)
+        nest = _flat(head, body, kernel.bounds_checked) if not loops else [head, *nest]
+    return [*(levels[0] if levels else []), *nest]
+
+
+def _flat(head: str, body: Lines, checked: bool) -> Lines:
+    """One loop alone: shared among the threads and vectorised by one pragma."""
+    at = next(i for i, line in enumerate(body) if line.startswith("#pragma omp simd"))
+    return [*body[:at], head.replace("parallel for", "parallel for simd"), *body[at + 1 :]]
+
+
+def _add(levels: list[Lines], body: Lines, lines: list[Lines]) -> None:
+    for depth, group in enumerate(lines):
+        (levels[depth] if depth < len(levels) else body).extend(group)
+
+
+def _static(axis: Axis) -> int:
+    return axis.extent.value if axis.extent.is_const else 0
+
+
+def _block(kernel: Kernel, plan: Plan, lane: Axis) -> int:
+    """Points in one block of the lane axis; 0 for one block of them all."""
+    n = _static(lane)
+    if kernel.reduce_axes:
+        return 0 if lane.extent.is_const and n <= BLOCK else BLOCK
+    outer = 1
+    for axis in plan.outer:
+        outer *= axis.extent.evaluate(kernel.hints)
+    length = lane.extent.evaluate(kernel.hints)
+    if plan.parallel == "outer" and plan.outer and outer < _FEW and length >= 2 * SHARE:
+        return SHARE
+    return 0
+
+
+def _single(kernel: Kernel, plan: Plan, names: Names) -> Lines:
+    """A kernel without axes: one value of everything."""
+    lines: Lines = []
+    for stage in plan.stages:
+        for s in stage.x:
+            lines.extend(place([s.body], Loops(()), names)[0])
+            names.known[local(s.name, s.dtype).key] = names.known[s.body.key]
+        for s, store in stage.x_stores:
+            text = spell_store(names.known[local(s.name, s.dtype).key].text, s.dtype)
+            lines.append(f"{store.pointer}[{spell_expr(store.offset, kernel.ranges)}] = {text};")
+    return lines
+
+
+class _Column:
+    """Prints the stages of one column plan; ``names`` learns where each result is kept."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        plan: Plan,
+        names: Names,
+        lane: Axis,
+        shared: int,
+        begin: str,
+        end: str,
+        width: int,
+    ) -> None:
+        self.kernel = kernel
+        self.plan = plan
+        self.names = names
+        self.lane = lane
+        self.shared = shared
+        self.begin = begin
+        self.end = end
+        self.width = width
+        self.here = lane.name if begin == "0" else f"{lane.name} - {begin}"
+        self.outer = len(plan.outer)
+
+    def lane_loop(self, body: Lines) -> Lines:
+        return simd(
+            for_loop(self.lane.name, self.begin, self.end, body), self.kernel.bounds_checked
+        )
+
+    def outer_statements(self, n: int, stage: Stage) -> list[Lines]:
+        """Statements and stores between two reductions, in one lane loop."""
+        axes = (*(a.name for a in self.plan.outer), self.lane.name)
+        inner = self.names.inner()
+        lines: list[Lines] = [[] for _ in range(len(axes) + 1)]
+        keep: Lines = []
+        for s in stage.x:
+            for depth, group in enumerate(place([s.body], Loops(axes, self.shared), inner)):
+                lines[depth].extend(group)
+            text = inner.known[s.body.key].text
+            inner.set_local(s.name, s.dtype, text, len(axes))
+            if self._used_after(n, s):
+                keep.append(f"{s.name}_lane[{self.here}] = {text};")
+                lines[self.outer].append(f"{value_type(s.dtype)} {s.name}_lane[{self.width}];")
+        stores: Lines = []
+        for s, store in stage.x_stores:
+            text = spell_store(inner.known[local(s.name, s.dtype).key].text, s.dtype)
+            stores.append(
+                f"{store.pointer}[{spell_expr(store.offset, self.kernel.ranges)}] = {text};"
+            )
+        self._keep_outer(inner)
+        for s in stage.x:
+            if self._used_after(n, s):
+                self.names.set_local(s.name, s.dtype, f"{s.name}_lane[{self.here}]", len(axes))
+        found = lines[: self.outer + 1]
+        innermost = [*lines[-1], *keep, *stores]
+        if innermost:
+            found[-1].extend(self.lane_loop(innermost))
+        return found
+
+    def _used_after(self, n: int, s: Statement) -> bool:
+        """Whether a later loop needs the value of an outer statement of stage ``n``."""
+        key = local(s.name, s.dtype).key
+        later = list(self.plan.stages[n].xr)
+        for stage in self.plan.stages[n + 1 :]:
+            later.extend((*stage.x, *stage.xr))
+            if any(t.name == s.name for t, _ in stage.x_stores):
+                return True
+        return any(
+            key in {v.key for v in walk(inline_locals(t.body, self.plan.inlined))} for t in later
+        )
+
+    def _keep_outer(self, inner: Names) -> None:
+        for key, known in inner.known.items():
+            if known.depth <= self.outer:
+                self.names.known[key] = known
+                if key in inner.checks:
+                    self.names.checks[key] = inner.checks[key]
+
+    def reduction(self, stage: Stage) -> list[Lines]:
+        """The reduced loops of one stage around the lane loop."""
+        reduced = self.plan.reduce
+        may_be_empty = not all(positive(a.extent, self.kernel.ranges) for a in reduced)
+        axes = (*(a.name for a in self.plan.outer), *(a.name for a in reduced), self.lane.name)
+        loops = Loops(axes, self.shared, self.outer + len(reduced) if may_be_empty else 0)
+        inner = self.names.inner()
+        bodies = [inline_locals(s.body, self.plan.inlined) for s in stage.xr]
+        lines = place(bodies, loops, inner)
+        self._keep_outer(inner)
+        for s, body in zip(stage.xr, bodies):
+            lines[-1].extend(self._take(s, inner.known[body.key].text))
+        accumulators = [
+            Accumulator(s.name, str(s.combine), s.body.dtype) for s in stage.xr if s.combine
+        ]
+        extents = [a.extent.value if a.extent.is_const else None for a in reduced]
+        flush = place_flush(extents) if any(a.is_float_sum for a in accumulators) else None
+        found = lines[: self.outer + 1]
+        for a in accumulators:
+            found[-1].extend(a.declare(self.width))
+            if flush and a.is_float_sum:
+                found[-1].append(f"{a.wide_type} {a.name}_sum[{self.width}];")
+                found[-1].append(f"stax_fill<{self.width}>({a.name}_sum, ({a.wide_type})0);")
+        levels = lines[self.outer + 1 :]
+        found[-1].extend(self._loops(levels, 0, None, flush, accumulators))
+        for a in accumulators:
+            found[-1].extend(self._finish(a, flush))
+        return found
+
+    def _take(self, s: Statement, text: str) -> Lines:
+        if not s.combine:
+            return [
+                f"{store.pointer}[{spell_expr(store.offset, self.kernel.ranges)}] = {spell_store(text, s.dtype)};"
+                for store in s.stores
+            ]
+        position = const(0)
+        for axis in self.kernel.reduce_axes:
+            position = position * axis.extent + sym(axis.name)
+        accumulator = Accumulator(s.name, s.combine, s.body.dtype)
+        return accumulator.update(self.here, text, spell_expr(position, self.kernel.ranges))
+
+    def _loops(
+        self,
+        levels: list[Lines],
+        i: int,
+        span: tuple[str, str] | None,
+        flush: Flush | None,
+        sums: list[Accumulator],
+    ) -> Lines:
+        """Reduced loop ``i`` over ``span`` (all of it when None) and those inside it; past the last, the lane loop."""
+        reduced = self.plan.reduce
+        if i == len(reduced):
+            return self.lane_loop(levels[-1])
+        name = reduced[i].name
+        begin, end = span or ("0", spell_factor(reduced[i].extent, self.kernel.ranges))
+        if flush is None or flush.loop != i:
+            return for_loop(
+                name, begin, end, [*levels[i], *self._loops(levels, i + 1, None, flush, sums)]
+            )
+        drain = [
+            f"stax_flush<{self.width}>({a.name}_acc, {a.name}_sum);" for a in sums if a.is_float_sum
+        ]
+        if flush.every == 1:
+            inner = [*levels[i], *self._loops(levels, i + 1, None, None, sums), *drain]
+            return for_loop(name, begin, end, inner)
+        cut = f"const int64_t {name}_to = stax_imin<int64_t>({name}_from + {flush.every}, {end});"
+        inner = [cut, *self._loops(levels, i, (f"{name}_from", f"{name}_to"), None, sums), *drain]
+        return for_loop(f"{name}_from", begin, end, inner, step=flush.every)
+
+    def _finish(self, a: Accumulator, flush: Flush | None) -> Lines:
+        """Where the result of a reduction is found in each lane."""
+        depth = self.outer + 1
+        if a.is_arg:
+            self.names.set_local(
+                a.name, "int64", f"stax_position({a.name}_pos[{self.here}])", depth
+            )
+            return []
+        cast = "" if a.lane_type == a.result_type else f"({a.result_type})"
+        if flush and a.is_float_sum:
+            cast, array = f"({a.result_type})", f"{a.name}_sum"
+        else:
+            array = f"{a.name}_acc"
+        self.names.set_local(a.name, a.dtype, f"{cast}{array}[{self.here}]", depth)
+        return []
