@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 aten = torch.ops.aten
@@ -14,12 +15,13 @@ Decompositions = Mapping[Any, Callable[..., Any]]
 
 
 class PlainAttention(TorchFunctionMode):
-    """scaled_dot_product_attention becomes its row in the decomposition table, else torch's own mathematical form."""
+    """scaled_dot_product_attention becomes its row in the decomposition table, else the row of the fused CPU kernel where
+    that kernel takes the call (its result has another layout), else torch's own mathematical form."""
 
     def __init__(self, decompositions: Decompositions) -> None:
         super().__init__()
-        op = aten.scaled_dot_product_attention.default
-        self._attend = decompositions.get(op, _mathematical)
+        self._whole = decompositions.get(aten.scaled_dot_product_attention.default)
+        self._fused = decompositions.get(aten._scaled_dot_product_flash_attention_for_cpu.default)
 
     def __torch_function__(
         self,
@@ -32,17 +34,39 @@ class PlainAttention(TorchFunctionMode):
             return self._attend(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        call = (query, key, value, attn_mask, dropout_p, is_causal)
+        if self._whole is not None:
+            return self._whole(*call, scale=scale, enable_gqa=enable_gqa)
+        if self._fused is not None and _is_fused(query, key, value, dropout_p, enable_gqa):
+            found = self._fused(
+                query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
+            )
+            if found is not NotImplemented:
+                return found[0]
+        math = aten._scaled_dot_product_attention_math.default
+        return math(*call, scale=scale, enable_gqa=enable_gqa)[0]
 
-def _mathematical(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
-    return aten._scaled_dot_product_attention_math.default(
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-    )[0]
+
+def _is_fused(query: Tensor, key: Tensor, value: Tensor, dropout_p: float, gqa: bool) -> bool:
+    """The conditions of torch's fused CPU kernel."""
+    if dropout_p != 0.0 or any(t.dim() != 4 for t in (query, key, value)):
+        return False
+    if not query.dtype.is_floating_point or any(t.stride(-1) != 1 for t in (query, key, value)):
+        return False
+    heads, width = query.shape[1], query.shape[3]
+    if key.shape[3] != width or value.shape[3] != width or query.shape[2] == 0 or key.shape[2] == 0:
+        return False
+    if gqa:
+        return key.shape[1] == value.shape[1] and heads % key.shape[1] == 0
+    return heads == key.shape[1] and heads == value.shape[1]

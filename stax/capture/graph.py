@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch import SymBool, SymFloat, SymInt
+from torch import SymInt
 
 from stax.capture.captured import Meta
-from stax.capture.symbols import Sizes
+from stax.capture.findings import Sizes
 from stax.capture.value import Geometry, Shape, Value, rebuild
 from stax.ir.expr import Atom, Expr, const
 
@@ -89,8 +89,6 @@ class Graph:
             return self._nodes[id(leaf)]
         if isinstance(leaf, SymInt):
             return self._size(self._sizes.expr(leaf))
-        if isinstance(leaf, (SymBool, SymFloat)):
-            return self._sizes.scalar(leaf)
         return leaf
 
     # -- sizes as nodes

@@ -15,9 +15,9 @@ from stax.artifact.guards import (
 )
 from stax.base.errors import CaptureError
 from stax.capture.captured import Meta
+from stax.capture.findings import Sizes
 from stax.capture.graph import Graph
 from stax.capture.inputs import Entry, overlap
-from stax.capture.symbols import Sizes
 from stax.runtime.literals import constant_guard
 from stax.runtime.state import state_guards
 
@@ -34,7 +34,7 @@ def guard_set(
     guards += [
         tensor_guard(i, m) for i, (e, m) in enumerate(zip(entries, metas)) if e.source != "constant"
     ]
-    guards += sizes.relations(entries, metas)
+    guards += sizes.relations(texts(entries, metas))
     guards += distinct(entries, written)
     return GuardSet(bindings(entries, metas), tuple(guards))
 
@@ -85,3 +85,8 @@ def distinct(entries: list[Entry], written: list[Entry]) -> list[Guard]:
                 low, high = sorted((order[id(one)], order[id(other)]))
                 pairs.append((low, high))
     return [DistinctGuard(tuple(sorted(set(pairs))))] if pairs else []
+
+
+def texts(entries: list[Entry], metas: list[Meta]) -> dict[str, str]:
+    """What the user calls each symbol: "x.size(0)"."""
+    return {b.symbol: f"{entries[b.input].text}.size({b.dim})" for b in bindings(entries, metas)}

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stax.base.errors import CaptureError
-from stax.capture.sizes import concrete, make_fake, symbolic
+from stax.capture.sizes import Environment, concrete, make_fake, symbolic
 from stax.capture.storage import Handle, Memory
 from stax.capture.value import Geometry, Value
 
@@ -44,13 +44,13 @@ class Inputs:
     """Grows while tracing: a real tensor that the program touches becomes a constant."""
 
     def __init__(
-        self, fake_mode: FakeTensorMode, memory: Memory, device: str, dynamic: bool
+        self, fake_mode: FakeTensorMode, memory: Memory, device: str, env: Environment | None
     ) -> None:
         self.memory = memory
         self.entries: list[Entry] = []
         self._fake_mode = fake_mode
         self._device = device
-        self._dynamic = dynamic
+        self._env = env
         self._by_id: dict[int, Entry] = {}
         self._names: set[str] = set()
 
@@ -98,9 +98,8 @@ class Inputs:
         check_plain(real, text)
         device = torch.device(self._device)
         with self._fake_mode:
-            env = self._fake_mode.shape_env
-            if self._dynamic and source == "arg" and env is not None:
-                shape, strides = symbolic(real, env, text)
+            if self._env is not None and source == "arg":
+                shape, strides = symbolic(real, self._env, text)
             else:
                 shape, strides = concrete(real)
             fake = make_fake(shape, strides, real.storage_offset(), real.dtype, device)

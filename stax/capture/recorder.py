@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import SymBool, SymFloat, Tensor
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -65,7 +65,7 @@ class Recorder(TorchDispatchMode):
     def _dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in SAME:
             return self._same(func, args)
-        args, kwargs = rebuild(args, self._faked), rebuild(kwargs, self._faked)
+        args, kwargs = rebuild(args, self._plain), rebuild(kwargs, self._plain)
         decomposition = self._decompositions.get(func)
         if decomposition is not None:
             with self:
@@ -84,6 +84,12 @@ class Recorder(TorchDispatchMode):
         return self._record(func, args, kwargs)
 
     # -- arguments
+    def _plain(self, leaf: Any) -> Any:
+        """Real tensors as fakes; symbolic floats and conditions as numbers, which torch guards."""
+        if isinstance(leaf, SymFloat):
+            return float(leaf)
+        return bool(leaf) if isinstance(leaf, SymBool) else self._faked(leaf)
+
     def _faked(self, leaf: Any) -> Any:
         if isinstance(leaf, Tensor) and not isinstance(leaf, FakeTensor):
             return self._inputs.constant(leaf).fake

@@ -8,9 +8,9 @@ from typing import Any
 from torch import SymBool, SymFloat, SymInt, Tensor
 
 from stax.base.errors import CaptureError
+from stax.capture.findings import Sizes
 from stax.capture.graph import Graph
 from stax.capture.recorder import Recorder
-from stax.capture.symbols import Sizes
 from stax.capture.value import Geometry, Value
 from stax.ir.program import Literal, TensorRef
 from stax.runtime.literals import to_literal

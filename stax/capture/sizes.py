@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import sympy
 import torch
 from torch import Tensor
 from torch._guards import Source
@@ -25,10 +26,11 @@ class Fakes(FakeTensorMode):
 
 
 class Environment(ShapeEnv):
-    """A ShapeEnv whose guards remember the user's line."""
+    """A ShapeEnv whose guards remember the user's line. ``sizes``: each symbol's value at capture."""
 
     def __init__(self, here: Callable[[], str]) -> None:
         self._here = here
+        self.sizes: dict[sympy.Symbol, int] = {}
         super().__init__()
 
     def _get_stack_summary(
@@ -58,13 +60,17 @@ class Dimension(Source):
         return self.text
 
 
-def symbolic(tensor: Tensor, env: ShapeEnv, name: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def symbolic(
+    tensor: Tensor, env: Environment, name: str
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Sizes and strides of ``tensor`` over symbols: equal sizes share one, 0 and 1 stay numbers, a stride becomes a
     product of a size and another stride where it equals one, else it stays a number."""
     shape = []
     for dim, size in enumerate(tensor.shape):
         source = Dimension(f"{name}.size({dim})")
         symbol = env.create_symbol(size, source, DimDynamic.DUCK, None)
+        if isinstance(symbol, sympy.Symbol):
+            env.sizes[symbol] = size
         shape.append(env.create_symintnode(symbol, hint=size, source=source))
     return tuple(shape), _strides(tensor, shape)
 

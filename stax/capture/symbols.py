@@ -1,106 +1,128 @@
-"""torch's symbolic sizes as Exprs: sympy in, stax.ir.expr out."""
+"""torch's symbolic sizes and the conditions on them as Exprs and relations: sympy in, stax.ir.expr out."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import sympy
-from torch import SymBool, SymFloat, SymInt
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from stax.base.errors import CaptureError
-from stax.ir.expr import Expr, const, floordiv, maximum, minimum, mod, sym
-from stax.ir.program import Symbol
+from stax.ir.expr import Expr, ceildiv, const, floordiv, maximum, minimum, mod, product, sym, total
+
+Names = Mapping[sympy.Symbol, str]
+Relation = tuple[Expr, str, Expr]
 
 
 class Unsupported(Exception):
-    """A sympy form that no Expr has."""
+    """A sympy form that no Expr or relation has."""
 
 
-def to_expr(e: sympy.Basic, names: dict[sympy.Symbol, str]) -> Expr:
-    """The same integer expression. Raises Unsupported for floats, piecewise forms and unknown functions."""
+def to_expr(e: sympy.Basic, names: Names) -> Expr:
+    """The same integer expression. Raises Unsupported for floats, conditionals and unknown functions."""
     if isinstance(e, sympy.Integer):
         return const(int(e))
     if isinstance(e, sympy.Symbol):
         if e not in names:
             raise Unsupported(f"symbol {e}")
         return sym(names[e])
-    args = e.args
-    if isinstance(e, sympy.Add):
-        out = const(0)
-        for a in args:
-            out = out + to_expr(a, names)
-        return out
-    if isinstance(e, sympy.Mul):
-        out = const(1)
-        for a in args:
-            out = out * to_expr(a, names)
-        return out
+    rounded = _rounded(e, names)
+    if rounded is not None:
+        return rounded
+    form = _FORMS.get(type(e).__name__)
+    if form is None:
+        raise Unsupported(f"{type(e).__name__} in {e}")
+    if form is _power:
+        exponent = e.args[1]
+        if not isinstance(exponent, sympy.Integer) or not 0 <= int(exponent) <= 8:
+            raise Unsupported(f"the power {exponent} in {e}")
+    return form(*(to_expr(a, names) for a in e.args))
+
+
+def _rounded(e: sympy.Basic, names: Names) -> Expr | None:
+    """ceil, floor and trunc of a quotient of sizes; exact, because sizes are below 2**53."""
     kind = type(e).__name__
-    if kind in ("Pow", "PowByNatural"):
-        return _power(args, names)
-    if kind in ("FloorDiv", "CleanDiv", "IntTrueDiv"):
-        a, b = args
-        return floordiv(to_expr(a, names), to_expr(b, names))
-    if kind in ("Mod", "PythonMod"):
-        a, b = args
-        return mod(to_expr(a, names), to_expr(b, names))
-    if kind == "ModularIndexing":
-        a, b, c = (to_expr(x, names) for x in args)
-        return mod(floordiv(a, b), c)
-    if kind in ("Max", "Min"):
-        fold = maximum if kind == "Max" else minimum
-        out = to_expr(args[0], names)
-        for a in args[1:]:
-            out = fold(out, to_expr(a, names))
-        return out
-    raise Unsupported(f"{kind} in {e}")
+    if kind not in ("CeilToInt", "FloorToInt", "TruncToInt"):
+        return None
+    inner = e.args[0]
+    if type(inner).__name__ != "IntTrueDiv" or not inner.args[1].is_positive:
+        return None
+    if kind == "TruncToInt" and not inner.args[0].is_nonnegative:
+        return None
+    a, b = (to_expr(x, names) for x in inner.args)
+    return ceildiv(a, b) if kind == "CeilToInt" else floordiv(a, b)
 
 
-def _power(args: tuple[Any, ...], names: dict[sympy.Symbol, str]) -> Expr:
-    base, exponent = args
-    if not isinstance(exponent, sympy.Integer) or int(exponent) < 0:
-        raise Unsupported(f"power {exponent}")
-    out = const(1)
-    factor = to_expr(base, names)
-    for _ in range(int(exponent)):
-        out = out * factor
-    return out
+def _power(base: Expr, exponent: Expr) -> Expr:
+    return product([base] * exponent.value)
 
 
-class Sizes:
-    """Reads sizes of one finished trace: torch's symbols, after all it learned about them, renamed s0, s1, …"""
+def _fold(pair: Callable[[Expr, Expr], Expr]) -> Callable[..., Expr]:
+    def fold(first: Expr, *rest: Expr) -> Expr:
+        for e in rest:
+            first = pair(first, e)
+        return first
 
-    def __init__(self, env: ShapeEnv | None) -> None:
-        self._env = env
-        self.names: dict[sympy.Symbol, str] = {}
-        self._known: dict[Any, Expr] = {}
+    return fold
 
-    def expr(self, size: Any) -> Expr:
-        """A size as an Expr. Raises CaptureError when it has no such form."""
-        if not isinstance(size, SymInt):
-            return const(int(size))
-        e = size.node._expr
-        found = self._known.get(e)
-        if found is None:
-            found = self._known[e] = self._convert(e)
-        return found
 
-    def _convert(self, e: Any) -> Expr:
-        assert self._env is not None
-        try:
-            return to_expr(self._env.replace(e), self.names)
-        except Unsupported as reason:
-            raise CaptureError(
-                "a size has no integer form", found=str(reason), hint="use dynamic=False"
-            ) from reason
+_FORMS: Mapping[str, Callable[..., Expr]] = {
+    "Add": lambda *terms: total(terms),
+    "Mul": lambda *factors: product(factors),
+    "Pow": _power,
+    "PowByNatural": _power,
+    "FloorDiv": floordiv,
+    "CleanDiv": floordiv,
+    "Mod": mod,
+    "PythonMod": mod,
+    "ModularIndexing": lambda base, divisor, modulus: mod(floordiv(base, divisor), modulus),
+    "Max": _fold(maximum),
+    "Min": _fold(minimum),
+}
 
-    def scalar(self, value: SymBool | SymFloat) -> Any:
-        """A symbolic condition or float as a number; what it depends on is specialised by torch's own guard."""
-        return bool(value) if isinstance(value, SymBool) else float(value)
 
-    def relations(self, entries: list[Any], metas: list[Any]) -> list[Any]:
-        return []
+def to_relations(condition: sympy.Basic, names: Names) -> Iterator[Relation]:
+    """Relations that together are ``condition``. Raises Unsupported for a disjunction or a form that no Expr has."""
+    if condition is sympy.true:
+        return
+    if isinstance(condition, sympy.And):
+        for part in condition.args:
+            yield from to_relations(part, names)
+        return
+    if isinstance(condition, sympy.Not):
+        yield from to_relations(_negated(condition.args[0]), names)
+        return
+    row = _RELATIONS.get(type(condition).__name__)
+    if row is None:
+        raise Unsupported(f"{type(condition).__name__} in {condition}")
+    relation, swap = row
+    left, right = (to_expr(side, names) for side in _integral(condition))
+    yield (right, relation, left) if swap else (left, relation, right)
 
-    def symbols(self) -> tuple[Symbol, ...]:
-        return ()
+
+_RELATIONS: Mapping[str, tuple[str, bool]] = {
+    "Equality": ("==", False),
+    "Unequality": ("!=", False),
+    "StrictLessThan": ("<", False),
+    "LessThan": ("<=", False),
+    "StrictGreaterThan": ("<", True),
+    "GreaterThan": ("<=", True),
+}
+
+
+def _negated(condition: sympy.Basic) -> sympy.Basic:
+    """not (a or b) is not-a and not-b; a relation has its opposite."""
+    if isinstance(condition, sympy.Or):
+        return sympy.And(*(sympy.Not(part) for part in condition.args))
+    if isinstance(condition, sympy.Rel):
+        return condition.negated
+    raise Unsupported(f"not {condition}")
+
+
+def _integral(relation: Any) -> tuple[sympy.Basic, sympy.Basic]:
+    """Both sides times their denominators: sympy likes to divide a relation by a number."""
+    left, right = relation.lhs, relation.rhs
+    rationals = left.atoms(sympy.Rational) | right.atoms(sympy.Rational)
+    scale = sympy.ilcm(1, *(r.q for r in rationals))
+    if scale == 1:
+        return left, right
+    return sympy.expand(left * scale), sympy.expand(right * scale)

@@ -16,15 +16,16 @@ from stax.base.errors import CaptureError
 from stax.base.target import Target
 from stax.capture.attention import PlainAttention
 from stax.capture.captured import Captured
+from stax.capture.findings import Sizes
 from stax.capture.graph import Graph, live
 from stax.capture.guards import guard_set
 from stax.capture.inputs import Entry, Inputs
 from stax.capture.modules import captured_modules, find_module, swapped
+from stax.capture.names import user_names
 from stax.capture.recorder import Recorder
 from stax.capture.results import output_of, result_of
 from stax.capture.sizes import Environment, Fakes
 from stax.capture.storage import Memory, same_sizes
-from stax.capture.symbols import Sizes
 from stax.capture.value import Geometry, Value
 from stax.capture.where import Places
 from stax.runtime.signature import (
@@ -71,7 +72,7 @@ class Session:
         places = Places()
         env = Environment(places.here) if dynamic else None
         fake_mode = Fakes(allow_non_fake_inputs=True, shape_env=env)
-        inputs = Inputs(fake_mode, Memory(), target.kind, dynamic)
+        inputs = Inputs(fake_mode, Memory(), target.kind, env)
         recorder = Recorder(decompositions, places, inputs)
         attention = PlainAttention(decompositions)
         return Session(places, env, fake_mode, inputs, recorder, attention)
@@ -91,7 +92,7 @@ class Session:
                 stack.enter_context(swapped(module, self.inputs.parameter))
             for other in captured_modules(fn):
                 stack.enter_context(swapped(other, self._captured))
-            fakes = self._arguments(call, leaves)
+            fakes = self._arguments(user_names(fn, call), leaves)
             fake_args, fake_kwargs = unflatten_call(call, fakes, types_of((args, kwargs)))
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.no_grad())
@@ -100,8 +101,7 @@ class Session:
             stack.enter_context(self.attention)
             return fn(*fake_args, **fake_kwargs)
 
-    def _arguments(self, call: Tree, leaves: list[Any]) -> list[Any]:
-        names = leaf_names(call)
+    def _arguments(self, names: list[str], leaves: list[Any]) -> list[Any]:
         return [
             self.inputs.argument(i, leaf, names[i]) if isinstance(leaf, Tensor) else leaf
             for i, leaf in enumerate(leaves)
@@ -120,15 +120,17 @@ class Session:
         roots = [r for r in results if isinstance(r, Value)] + updates
         kept = live(self.recorder.values, roots)
         entries = self._kept_entries(kept, roots, written)
-        sizes = Sizes(self.env)
+        sizes = Sizes(self.env, entries)
         graph = self._graph(entries, kept, sizes)
+        outputs = tuple(output_of(r, graph, sizes) for r in results)
+        guards = guard_set(entries, graph, sizes, leaves, written)
         return Captured(
             graph=graph.fx,
             inputs=tuple(e.value.name for e in entries),
-            outputs=tuple(output_of(r, graph, sizes) for r in results),
+            outputs=outputs,
             mutations=tuple((e.value.name, graph.node(v)) for e, v in zip(written, updates)),
             symbols=sizes.symbols(),
-            guards=guard_set(entries, graph, sizes, leaves, written),
+            guards=guards,
             signature=Signature(
                 call, tuple(Input(e.source, e.leaf, e.key) for e in entries), out_tree
             ),
