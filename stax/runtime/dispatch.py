@@ -34,7 +34,7 @@ class Entry:
     def bind(self, leaves: Leaves) -> tuple[Inputs, object] | str:
         """The flat inputs and a token that is the same object while the module's tensors are; or why there are none."""
         static = self.binder.bind()
-        if type(static) is str:
+        if isinstance(static, str):
             return static
         return self._assemble(leaves, static), static
 
@@ -187,7 +187,7 @@ class Dispatcher:
 
 def _try(entry: Entry, leaves: Leaves) -> Hit | None:
     bound = entry.bind(leaves)
-    if type(bound) is str:
+    if isinstance(bound, str):
         return None
     inputs, token = bound
     symbols = entry.executable.check(leaves, inputs, token)
