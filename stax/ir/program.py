@@ -45,11 +45,12 @@ class Axis:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a node came from: the ATen operator and the user's file:line ("" when unknown). Never hashed into keys of
-    kernels; part of messages."""
+    """Where a node came from: the ATen operator, the user's file:line ("" when unknown), and the operators of the
+    producers that it absorbed. Part of kernel names and messages."""
 
     op: str
     where: str = ""
+    absorbed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from stax.artifact.artifact import (
     CopyBack,
     Free,
     Launch,
+    Layout,
     Return,
     Step,
 )
@@ -109,7 +110,8 @@ def _steps(schedule: Schedule, chosen: Sequence[Chosen | None], numbers: Mapping
             b = table[name]
             steps.append(Alloc(name, b.dtype, b.shape, b.strides))
         if isinstance(step, Extern):
-            steps.append(Call(step.outs, step.target, step.args, step.kwargs))
+            layouts = tuple(Layout(table[o].shape, table[o].strides) if o else None for o in step.outs)
+            steps.append(Call(step.outs, step.target, step.args, step.kwargs, layouts))
         else:
             assert one is not None
             steps.append(Launch(numbers[one.key], step.tensors, _sizes(step, one.source)))

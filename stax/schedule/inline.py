@@ -234,6 +234,7 @@ def _absorb(node: Computation, bodies: Mapping[str, Computation], program: Progr
     ranges = program.ranges | axis_ranges((*node.axes, *node.reduce_axes))
     points = product(a.extent for a in (*node.axes, *node.reduce_axes))
     memo: dict[bytes, Value] = {}
+    ops: set[str] = set(node.origin.absorbed)
 
     def swap(value: Value, args: tuple[Value, ...]) -> Value:
         here = rebuild(value, args)
@@ -244,9 +245,11 @@ def _absorb(node: Computation, bodies: Mapping[str, Computation], program: Progr
             return here
         if here.key not in memo:
             memo[here.key] = inlined(here, producer, ranges)
+            ops.update((producer.origin.op, *producer.origin.absorbed))
         return memo[here.key]
 
-    return replace(node, body=rewrite(node.body, swap))
+    body = rewrite(node.body, swap)
+    return replace(node, body=body, origin=replace(node.origin, absorbed=tuple(sorted(ops))))
 
 
 def _costly_broadcast(producer: Computation, points: Expr, ranges: Mapping[str, Range]) -> bool:

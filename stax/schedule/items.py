@@ -22,7 +22,7 @@ class Item:
     combine: str | None
     body: Value
     coords: tuple[Expr, ...]
-    op: str
+    ops: tuple[str, ...]
     position: int
 
 
@@ -89,7 +89,7 @@ def item_of(node: Computation, position: int) -> Item:
         combine=combine,
         body=body,
         coords=tuple(const(0) if a.extent == 1 else sym(a.name) for a in node.axes),
-        op=node.origin.op,
+        ops=(node.origin.op, *node.origin.absorbed),
         position=position,
     )
 

@@ -58,7 +58,7 @@ def kernel_of(group: Group, program: Program, needed: frozenset[str]) -> KernelC
     inner = _inner(draft)
     form = _form(draft, symbols, inner)
     checked = any(v.op == "bound" for s in draft.statements for v in walk(s.body))
-    fused = tuple(sorted({short_op(m.item.op) for m in group.members}))
+    fused = tuple(sorted({short_op(op) for m in group.members for op in m.item.ops}))
     names = _Names(draft, program)
     return KernelCall(
         Kernel(
