@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from farm.jobs import FarmJob, Outcome, WorkOrder, needs_of
 from stax.base.digest import digest
-from stax.base.errors import FarmError, StoreError
+from stax.base.errors import FarmError, Missing, StoreError
 from stax.base.observe import Event, Observer, ignore
 from stax.build.job import Builder, BuildResult, Built, Failed, Job
 from stax.build.wire import pack_job
@@ -59,6 +59,8 @@ class RayBuilder:
         if store_url and not store_url.startswith("memory:"):
             store = open_store(store_url, cache_dir=cache_dir, s3_endpoint=s3_endpoint)
             self._records = Records(store, tier)
+        # Workers that publish where this process does not see it: a file: store that is not shared between hosts.
+        self._carry_all = False
         self._connecting = threading.Lock()
         self._connected = False
         self._disconnect_after = False
@@ -140,12 +142,13 @@ class RayBuilder:
         key = job.key.digest
         if outcome.status == "failed":
             return Failed(key, outcome.kind, outcome.message, outcome.log, job.text)
-        if not outcome.digest or self._records is None:
+        if outcome.data or self._records is None:
             return Built(key, outcome.data, outcome.meta, outcome.seconds)
         try:
             data = self._records.get_blob(outcome.digest)
         except StoreError as error:
             self._observe(Event("farm.not_fetched", {"key": key, "reason": str(error)}))
+            self._carry_all = self._carry_all or isinstance(error, Missing)
             return None
         return Built(key, data, outcome.meta, outcome.seconds)
 
@@ -153,8 +156,9 @@ class RayBuilder:
         job = call.waiting[name]
         limited = replace(job, timeout_s=min(job.timeout_s, self._timeout_s))
         order = WorkOrder(pack_job(limited))
-        if self._records is not None and name not in call.carried:
-            order = replace(order, store_url=self._records.store.shared.url, tier=self._tier)
+        if self._records is not None:
+            carry = self._carry_all or name in call.carried
+            order = WorkOrder(order.job, self._records.store.shared.url, self._tier, carry)
         return FarmJob(name, needs_of(job.toolchain), order.pack(), limited.timeout_s)
 
     def _name(self, key: str) -> str:

@@ -17,6 +17,11 @@ COORDINATOR = "stax-coordinator"
 NAMESPACE = "stax"
 _DIAL_LIMIT_S = 5.0
 
+_CONNECT_HINT = (
+    "check STAX_FARM, or start a cluster; one with token authentication needs RAY_AUTH_MODE=token and its "
+    "token (RAY_AUTH_TOKEN or ~/.ray/auth_token) in this environment too"
+)
+
 # Ray's decorators and handles have no useful static types.
 _ray = cast("Any", ray)
 Actor = Any
@@ -38,7 +43,7 @@ def connect(address: str, cpus: int = 0) -> bool:
         _ray.init(log_to_driver=False, logging_level="warning", **settings)
     except (ConnectionError, RayError, RuntimeError, ValueError, OSError) as error:
         raise FarmError(
-            "no Ray cluster", found=str(error), where=address, hint="check STAX_FARM, or start one"
+            "no Ray cluster that lets us in", found=str(error), where=address, hint=_CONNECT_HINT
         ) from error
     return True
 

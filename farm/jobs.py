@@ -29,7 +29,8 @@ class FarmJob:
 class Outcome:
     """How a job ended. ``status``: built | hit | failed.
 
-    The binary lies in the store under ``digest``; ``data`` holds it only when the store could not take it.
+    The binary lies in the store under ``digest``; ``data`` holds it when there is no store, when the store did not
+    take it, or when the order says to carry it.
     ``kind``, ``message`` and ``log`` are those of :class:`stax.build.job.Failed`.
     """
 
@@ -47,23 +48,27 @@ class Outcome:
 
 @dataclass(frozen=True)
 class WorkOrder:
-    """What a worker needs: a packed job, and the store and trust tier that receive the kernel ("" for none)."""
+    """What a worker needs: a packed job, and the store and trust tier that receive the kernel ("" for none).
+
+    ``carry``: send the binary through Ray besides, because the client can not read what the worker stores.
+    """
 
     job: bytes
     store_url: str = ""
     tier: str = ""
+    carry: bool = False
 
     def pack(self) -> bytes:
-        return pack((self.job, self.store_url, self.tier))
+        return pack((self.job, self.store_url, self.tier, self.carry))
 
     @staticmethod
     def unpack(blob: bytes) -> WorkOrder:
         """Raises SchemaError."""
         row = unpack(blob)
         if not isinstance(row, tuple):
-            raise SchemaError("bad work order", expected="job, store, tier")
-        job, store_url, tier = cast("tuple[Any, ...]", row)
-        return WorkOrder(job, store_url, tier)
+            raise SchemaError("bad work order", expected="job, store, tier, carry")
+        job, store_url, tier, carry = cast("tuple[Any, ...]", row)
+        return WorkOrder(job, store_url, tier, carry)
 
 
 def pack_jobs(jobs: list[FarmJob]) -> bytes:

@@ -55,32 +55,38 @@ class BuildWorker:
         if not order.store_url:
             return None
         try:
-            kernel = find_kernel(self._open(order), job.key.digest)
+            records = self._open(order)
+            kernel = find_kernel(records, job.key.digest)
+            if kernel is None:
+                return None
+            data = records.get_blob(kernel.digest) if order.carry else b""
         except StoreError:
             return (
                 None  # a store that can not answer is a miss; the job is worth more than the saving
             )
-        return None if kernel is None else _stored("hit", kernel)
+        return _stored("hit", kernel, data)
 
     def _compile(self, order: WorkOrder, job: Job) -> Outcome:
         (result,) = self._builder.build([job])
         if not isinstance(result, Built):
             log = result.log[-_LOG_LIMIT:]
             return Outcome("failed", result.kind, result.message, log)
-        carried = Outcome(
+        built = Outcome(
             "built",
-            data=result.data,
             size_bytes=len(result.data),
+            data=result.data,
             meta=result.meta,
             seconds=result.seconds,
         )
         if not order.store_url:
-            return carried
+            return built
         try:
             kernel = publish_kernel(self._open(order), result)
-            return replace(_stored("built", kernel), seconds=result.seconds)
         except StoreError as error:
-            return replace(carried, message=f"the store did not take it: {error}")
+            return replace(built, message=f"the store did not take it: {error}")
+        if order.carry:
+            return built
+        return replace(_stored("built", kernel, b""), seconds=result.seconds)
 
     def _open(self, order: WorkOrder) -> Records:
         where = (order.store_url, order.tier)
@@ -89,5 +95,7 @@ class BuildWorker:
         return self._records[where]
 
 
-def _stored(status: str, kernel: Kernel) -> Outcome:
-    return Outcome(status, digest=kernel.digest, size_bytes=kernel.size_bytes, meta=kernel.meta)
+def _stored(status: str, kernel: Kernel, data: bytes) -> Outcome:
+    return Outcome(
+        status, digest=kernel.digest, size_bytes=kernel.size_bytes, data=data, meta=kernel.meta
+    )

@@ -144,6 +144,19 @@ def test_a_store_that_is_down_costs_the_saving_and_not_the_job(open_workshop: Op
     assert "the store did not take it" in str(done.fields["unpublished"])
 
 
+def test_a_store_that_the_workers_do_not_share_with_us_is_gone_round(
+    open_workshop: Open, salt: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A URL that means another folder in every process, as a path does on every host of a cluster."""
+    monkeypatch.chdir(tmp_path)
+    shop = open_workshop(f"file:///proc/self/cwd/apart-{os.getpid()}")
+    built = shop.one(cpp_job(small_text(salt)))
+    assert isinstance(built, Built) and built.data[:4] == b"\x7fELF"
+    assert shop.count("farm.not_fetched") == 1
+    assert isinstance(shop.one(cpp_job(small_text(salt, 1))), Built)
+    assert shop.count("farm.not_fetched") == 1, "it learns"
+
+
 def test_two_clients_build_the_same_kernels_once(open_workshop: Open, store_url: str, salt: str):
     shops = [open_workshop(store_url), open_workshop(store_url)]
     jobs = [cpp_job(slow_text(f"{salt} {number}", 0.2)) for number in range(6)]

@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 from farm_cluster import RayCluster
+from suites.builder_suite import cpp_job, small_text
 
 from farm import cluster
+from farm.__main__ import main
+from farm.client import RayBuilder
 from farm.session import reach
 
 pytestmark = pytest.mark.ray
@@ -120,26 +123,21 @@ print(json.dumps({{"built": isinstance(result, Built), "torch": "torch" in sys.m
     assert answer(start(code, tmp_path)) == {"built": True, "torch": False}
 
 
-def test_the_command_line_tells_how_the_farm_is(ray_address: str, tmp_path: Path):
-    salt = os.urandom(8).hex()
-    code = f"""
-builder = RayBuilder({ray_address!r})
-job = cpp_job(small_text({salt!r}))
-list(builder.build([job]))
-print(json.dumps({{"key": job.key.digest}}))
-"""
-    key = answer(start(code, tmp_path))["key"]
-    status = farm_cli(ray_address, "status")
+def test_the_command_line_tells_how_the_farm_is(
+    ray_address: str, capsys: pytest.CaptureFixture[str]
+):
+    def farm(*arguments: str) -> str:
+        assert main([f"--address={ray_address}", *arguments]) == 0
+        return capsys.readouterr().out
+
+    builder = RayBuilder(ray_address)
+    job = cpp_job(small_text(os.urandom(8).hex()))
+    list(builder.build([job]))
+    status = farm("status")
     assert "workers ready" in status and "worker w" in status
-    why = farm_cli(ray_address, "why", key[:12])
-    assert key in why and "submitted by" in why and "built by" in why
-    assert farm_cli(ray_address, "down") == "ended\n"
-    assert "no coordinator" in farm_cli(ray_address, "status")
-    assert "0 workers ready" in farm_cli(ray_address, "up")
-
-
-def farm_cli(address: str, *arguments: str) -> str:
-    command = [sys.executable, "-m", "farm", f"--address={address}", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    why = farm("why", job.key.digest[:12])
+    assert job.key.digest in why and "submitted by" in why and "built by" in why
+    assert "nothing is known" in farm("why", "no such key")
+    assert farm("down") == "ended\n"
+    assert "no coordinator" in farm("status")
+    assert "0 workers ready" in farm("up")
