@@ -1,7 +1,256 @@
-"""Which ATen operators tracing replaces by others before lowering sees them, and why."""
+"""Which ATen operators tracing replaces by others before lowering sees them, and why.
+
+An operator is left whole when lowering has a rule for it (softmax, layer_norm, gelu, …), when a library call does it
+better (mm, convolution), or when torch's decomposition loses something eager does: index_add, index_copy and index_fill
+would accept an index out of range.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 
-def decompositions() -> dict:
-    return {}
+import torch
+from torch import Tensor
+from torch._decomp import get_decompositions
+
+Decompositions = Mapping[object, Callable[..., object]]
+
+# Backward formulas that are plain arithmetic on tensors: they fuse with what surrounds them.
+BACKWARDS = (
+    "gelu_backward silu_backward elu_backward leaky_relu_backward hardtanh_backward hardswish_backward "
+    "hardsigmoid_backward softplus_backward mish_backward glu_backward log_sigmoid_backward logit_backward "
+    "_softmax_backward_data _log_softmax_backward_data native_layer_norm_backward native_group_norm_backward "
+    "native_batch_norm_backward native_dropout_backward _fused_rms_norm_backward "
+    "slice_backward select_backward diagonal_backward "
+    "mse_loss_backward smooth_l1_loss_backward huber_loss_backward soft_margin_loss_backward "
+    "binary_cross_entropy_backward nll_loss_backward nll_loss2d_backward"
+)
+
+# Losses: a few pointwise operators and one reduction.
+LOSSES = (
+    "mse_loss smooth_l1_loss huber_loss soft_margin_loss binary_cross_entropy binary_cross_entropy_with_logits "
+    "nll_loss_forward nll_loss2d_forward"
+)
+
+# Elementwise operators that are short formulas of those with rules.
+FORMULAS = (
+    "celu selu glu hardshrink softshrink logit log_sigmoid_forward heaviside logaddexp logaddexp2 sinc rad2deg deg2rad "
+    "special_entr special_log_ndtr"
+)
+
+# Reductions and norms that are formulas of sums and extremes.
+REDUCTIONS = "nansum count_nonzero norm linalg_vector_norm dist trace renorm"
+
+# Index arithmetic: gathers with computed positions, pads, shuffles.
+INDEXING = (
+    "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d "
+    "pixel_shuffle pixel_unshuffle channel_shuffle diag_embed rot90 im2col "
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
+    "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d "
+    "grid_sampler_2d affine_grid_generator linspace logspace"
+)
+
+# Products that are sums of products, or several library calls.
+PRODUCTS = "addr dot vdot linalg_cross"
+
+GROUPS = (BACKWARDS, LOSSES, FORMULAS, REDUCTIONS, INDEXING, PRODUCTS)
+
+
+def decompositions() -> Decompositions:
+    """The table for make_fx: torch's formulas for the groups above, our own for attention."""
+    aten = torch.ops.aten
+    packets = [
+        getattr(aten, name) for group in GROUPS for name in group.split() if hasattr(aten, name)
+    ]
+    table: dict[object, Callable[..., object]] = dict(get_decompositions(packets))
+    table = {op: fn for op, fn in table.items() if not str(op).endswith("out")}
+    table[aten._scaled_dot_product_flash_attention_for_cpu.default] = flash_attention_cpu
+    table[aten._scaled_dot_product_flash_attention_for_cpu_backward.default] = (
+        flash_attention_cpu_backward
+    )
+    table[aten._scaled_dot_product_flash_attention.default] = flash_attention
+    table[aten._scaled_dot_product_efficient_attention.default] = efficient_attention
+    table[aten._scaled_dot_product_cudnn_attention.default] = cudnn_attention
+    return table
+
+
+# -- attention in its plain form: two products around a softmax. Half types are computed in float32, as the fused
+#    kernels do inside; a row that is masked everywhere gives 0, and -inf as its logsumexp.
+
+
+def _scores(query: Tensor, key: Tensor, scale: float | None) -> Tensor:
+    """scale * query @ key^T in float32 (B, H, L, S); the heads of key may be shared by groups of query heads."""
+    factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    return _grouped(query, key.transpose(-2, -1)) * factor
+
+
+def _grouped(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right where ``right`` has one head for each group of left's heads; no head is copied."""
+    batch, heads, rows, inner = left.shape
+    shared = right.shape[1]
+    if shared != heads:
+        left = left.reshape(batch, shared, heads // shared * rows, inner)
+    product = torch.matmul(left, right)
+    return product.view(batch, heads, rows, right.shape[-1]) if shared != heads else product
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _mask(scores: Tensor, bias: Tensor | None, causal: bool) -> Tensor:
+    if causal:
+        rows = torch.arange(scores.shape[-2], device=scores.device)
+        columns = torch.arange(scores.shape[-1], device=scores.device)
+        scores = torch.where(columns[None, :] <= rows[:, None], scores, -math.inf)
+    if bias is None:
+        return scores
+    return torch.where(bias, scores, -math.inf) if bias.dtype == torch.bool else scores + bias
+
+
+def _softmax(scores: Tensor, masked: bool) -> tuple[Tensor, Tensor]:
+    """(probabilities, logsumexp)."""
+    if not masked:
+        return torch.softmax(scores, -1), torch.logsumexp(scores, -1)
+    top = scores.amax(-1, keepdim=True)
+    top = torch.where(top == -math.inf, 0.0, top)
+    powers = torch.exp(scores - top)
+    sums = powers.sum(-1, keepdim=True)
+    lse = (torch.log(sums) + top).squeeze(-1)
+    return powers / torch.where(sums == 0, 1.0, sums), lse
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    causal: bool,
+    scale: float | None,
+) -> tuple[Tensor, Tensor]:
+    """(output in the dtype of query, logsumexp in float32 or float64)."""
+    scores = _mask(_scores(_wide(query), _wide(key), scale), bias, causal)
+    weights, lse = _softmax(scores, bias is not None)
+    return _grouped(weights, _wide(value)).to(query.dtype), lse
+
+
+def _laid_out(out: Tensor, query: Tensor) -> Tensor:
+    """In the order of the query in memory, as the fused kernels leave it: heads inside positions or outside."""
+    if query.stride(1) < query.stride(2):
+        return out.transpose(1, 2).contiguous().transpose(1, 2)
+    return out.contiguous()
+
+
+def flash_attention_cpu(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> object:
+    if dropout_p != 0.0:
+        return NotImplemented
+    out, lse = attend(query, key, value, attn_mask, is_causal, scale)
+    return _laid_out(out, query), lse
+
+
+def flash_attention_cpu_backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> object:
+    """Recomputes the probabilities from the logsumexp."""
+    if dropout_p != 0.0 or key.shape[1] != query.shape[1]:
+        return NotImplemented
+    factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    q, k, v, g, o = (_wide(x) for x in (query, key, value, grad, out))
+    scores = _mask(_scores(q, k, factor), attn_mask, is_causal)
+    level = lse.unsqueeze(-1)
+    weights = torch.exp(scores - torch.where(level == -math.inf, 0.0, level))
+    grad_weights = torch.matmul(g, v.transpose(-2, -1))
+    slope = weights * (grad_weights - (g * o).sum(-1, keepdim=True)) * factor
+    grads = (
+        torch.matmul(slope, k),
+        torch.matmul(slope.transpose(-2, -1), q),
+        torch.matmul(weights.transpose(-2, -1), g),
+    )
+    return tuple(d.to(x.dtype) for d, x in zip(grads, (query, key, value)))
+
+
+def flash_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> object:
+    if dropout_p != 0.0 or return_debug_mask:
+        return NotImplemented
+    out, lse = attend(query, key, value, None, is_causal, scale)
+    state = torch.zeros((2,), dtype=torch.uint64, device=query.device)
+    unused = torch.zeros((), dtype=torch.uint64, device=query.device)
+    debug = query.new_zeros((0,))
+    return _laid_out(out, query), lse, None, None, query.shape[2], key.shape[2], state, unused, debug
+
+
+def efficient_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+) -> object:
+    if dropout_p != 0.0:
+        return NotImplemented
+    out, lse = attend(query, key, value, attn_bias, is_causal, scale)
+    seed = torch.zeros((), dtype=torch.int64, device=query.device)
+    return _laid_out(out, query), lse, seed, seed.clone()
+
+
+def cudnn_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Tensor | None,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: float | None = None,
+) -> object:
+    if dropout_p != 0.0 or return_debug_mask:
+        return NotImplemented
+    out, lse = attend(query, key, value, attn_bias, is_causal, scale)
+    state = torch.zeros((), dtype=torch.int64, device=query.device)
+    debug = query.new_zeros((0,))
+    return (
+        _laid_out(out, query),
+        lse.unsqueeze(-1),
+        None,
+        None,
+        query.shape[2],
+        key.shape[2],
+        state,
+        state.clone(),
+        debug,
+    )

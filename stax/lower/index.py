@@ -1,7 +1,169 @@
-"""Rules of gathers and scatters."""
+"""Rules of gathers, and of scatters whose place is known without data. Other scatters are left to torch.
+
+An index out of range raises IndexError at run time; only where eager counts negative ones from the end do we.
+"""
 
 from __future__ import annotations
 
-from stax.lower.build import Table
+from collections.abc import Sequence
 
-RULES: Table = {}
+from stax.ir.expr import Expr, const, product
+from stax.ir.value import Value, bound, cast, constant, index, scalar, where
+from stax.lower import views
+from stax.lower.build import Call, Declined, Table
+from stax.lower.create import at_least, less
+from stax.lower.pointwise import both
+from stax.lower.scalars import Operand, operand_value, read
+from stax.lower.view import slice_start, wrap_dim
+from stax.lower.views import View, axis
+
+Int = int | Expr
+
+
+def checked(value: Value, extent: Expr) -> Value:
+    """An index that must lie in 0 .. extent-1."""
+    return bound(cast(value, "int64"), extent)
+
+
+def from_end(value: Value, extent: Expr) -> Value:
+    """An index with negative ones counted from the end."""
+    value = cast(value, "int64")
+    return where(less(value, 0), scalar("add", value, index(extent)), value)
+
+
+def wrapped(value: Value, extent: Expr) -> Value:
+    return checked(from_end(value, extent), extent)
+
+
+def embedding(c: Call, weight: View, indices: View, *unused: object) -> View:
+    row = checked(read(indices), weight.shape[0])
+    return c.fill(read(weight, [row, axis(indices.rank)]))
+
+
+def index_select(c: Call, x: View, dim: int, indices: View) -> View:
+    dim = wrap_dim(dim, x.rank)
+    at: list[Expr | Value] = [axis(k) for k in range(x.rank)]
+    place = [axis(dim)] * indices.rank
+    row = checked(read(indices, place), x.shape[dim] if x.rank else const(1))
+    if not x.rank:
+        return c.fill(read(x))
+    at[dim] = row
+    return c.fill(read(x, at))
+
+
+def gather(c: Call, x: View, dim: int, indices: View, *, sparse_grad: bool = False) -> View:
+    dim = wrap_dim(dim, x.rank)
+    if not x.rank:
+        return c.fill(read(views.expand(x, indices.shape, c.ranges)))
+    at: list[Expr | Value] = [axis(k) for k in range(x.rank)]
+    at[dim] = checked(read(views.expand(indices, c.out.shape, c.ranges)), x.shape[dim])
+    return c.fill(read(x, at))
+
+
+def take(c: Call, x: View, indices: View) -> View:
+    size = product(x.shape)
+    flat = views.reshape(x, (size,), c.ranges)
+    return c.fill(read(flat, [wrapped(read(indices), size)]))
+
+
+def index_tensor(c: Call, x: View, indices: Sequence[View | None]) -> View | Declined:
+    """x[indices]: the broadcast indices stand where the first of them does when they are neighbours, else in front."""
+    if any(v is not None and v.dtype in ("bool", "uint8") for v in indices):
+        return Declined("a mask as index: the size of the result is data")
+    return c.fill(read(x, _places(c, x, indices, checked_too=True)))
+
+
+def unsafe_index(c: Call, x: View, indices: Sequence[View | None]) -> View | Declined:
+    if any(v is not None and v.dtype in ("bool", "uint8") for v in indices):
+        return Declined("a mask as index: the size of the result is data")
+    return c.fill(read(x, _places(c, x, indices, checked_too=False)))
+
+
+def _places(
+    c: Call, x: View, indices: Sequence[View | None], checked_too: bool
+) -> list[Expr | Value]:
+    used = [k for k, v in enumerate(indices) if v is not None]
+    rank = max(v.rank for v in indices if v is not None)
+    first = used[0] if used == list(range(used[0], used[-1] + 1)) else 0
+    at: list[Expr | Value] = []
+    free = iter([k for k in range(len(c.out.shape)) if not first <= k < first + rank])
+    for k in range(x.rank):
+        v = indices[k] if k < len(indices) else None
+        if v is None:
+            at.append(axis(next(free)))
+            continue
+        place = [axis(first + rank - v.rank + d) for d in range(v.rank)]
+        value = read(v, [const(0) if e == 1 else p for e, p in zip(v.shape, place)])
+        at.append((wrapped if checked_too else from_end)(value, x.shape[k]))
+    return at
+
+
+# -- scatters to places that are known
+
+
+def slice_scatter(
+    c: Call,
+    x: View,
+    source: View,
+    dim: int = 0,
+    start: Int | None = None,
+    end: Int | None = None,
+    step: int = 1,
+) -> View:
+    dim = wrap_dim(dim, x.rank)
+    extent = source.shape[dim]
+    if extent == 0:
+        return c.fill(read(x))
+    first = slice_start(c, start, x.shape[dim])
+    gap = axis(dim) - first
+    inside = both(at_least(axis(dim), first), less(axis(dim), first + (extent - 1) * step + 1))
+    if step != 1:
+        inside = both(inside, scalar("eq", index(gap % step), constant(0, "int64")))
+    at: list[Expr] = [axis(k) for k in range(x.rank)]
+    at[dim] = gap // step
+    return c.fill(where(inside, cast(read(source, at, inside), x.dtype), read(x)))
+
+
+def select_scatter(c: Call, x: View, source: View, dim: int, place: Int) -> View:
+    dim = wrap_dim(dim, x.rank)
+    first = slice_start(c, place, x.shape[dim])
+    inside = scalar("eq", index(axis(dim)), index(first))
+    at = [axis(k) for k in range(x.rank) if k != dim]
+    return c.fill(where(inside, cast(read(source, at), x.dtype), read(x)))
+
+
+def diagonal_scatter(
+    c: Call, x: View, source: View, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> View:
+    dim1, dim2 = wrap_dim(dim1, x.rank), wrap_dim(dim2, x.rank)
+    inside = scalar("eq", index(axis(dim2) - axis(dim1)), index(offset))
+    along = axis(dim1) - max(-offset, 0)
+    at = [axis(k) for k in range(x.rank) if k not in (dim1, dim2)]
+    return c.fill(where(inside, cast(read(source, [*at, along], inside), x.dtype), read(x)))
+
+
+def index_put(
+    c: Call, x: View, indices: Sequence[View | None], values: Operand, accumulate: bool = False
+) -> View | Declined:
+    """x[mask] = number is a choice; every other form has places that are data."""
+    mask = indices[0]
+    single = len(indices) == 1 and isinstance(mask, View) and mask.dtype == "bool"
+    if accumulate or not single or not isinstance(values, View) or values.rank:
+        return Declined("a scatter to places that are data")
+    assert isinstance(mask, View)
+    chosen = read(mask, [axis(k) for k in range(mask.rank)])
+    return c.fill(where(chosen, operand_value(values, x.dtype, x.rank), read(x)))
+
+
+RULES: Table = {
+    "aten.embedding.default": embedding,
+    "aten.index_select.default": index_select,
+    "aten.gather.default": gather,
+    "aten.take.default": take,
+    "aten.index.Tensor": index_tensor,
+    "aten._unsafe_index.Tensor": unsafe_index,
+    "aten.slice_scatter.default": slice_scatter,
+    "aten.select_scatter.default": select_scatter,
+    "aten.diagonal_scatter.default": diagonal_scatter,
+    "aten.index_put.default": index_put,
+}

@@ -68,16 +68,28 @@ def both(a: Value, b: Value) -> Value:
 # -- arithmetic
 
 
+def _term(c: Call, value: Operand) -> Operand:
+    """A number of a sum: on the CPU eager rounds it to a half dtype, elsewhere it keeps it in float32. Factors and
+    divisors are never rounded."""
+    return rounded(value, c.out.dtype) if c.out.device == "cpu" else value
+
+
 def add_rule(c: Call, x: Operand, y: Operand, *, alpha: Operand = 1) -> View:
-    return elementwise(c, lambda a, b, k: add(a, b if alpha == 1 else mul(k, b)), x, y, alpha)
+    fn = add if alpha == 1 else lambda a, b, k: add(a, mul(k, b))
+    return elementwise(c, fn, *_terms(c, x, y, alpha))
 
 
 def sub_rule(c: Call, x: Operand, y: Operand, *, alpha: Operand = 1) -> View:
-    return elementwise(c, lambda a, b, k: sub(a, b if alpha == 1 else mul(k, b)), x, y, alpha)
+    fn = sub if alpha == 1 else lambda a, b, k: sub(a, mul(k, b))
+    return elementwise(c, fn, *_terms(c, x, y, alpha))
 
 
 def rsub_rule(c: Call, x: Operand, y: Operand, alpha: Operand = 1) -> View:
-    return elementwise(c, lambda a, b, k: sub(b, a if alpha == 1 else mul(k, a)), x, y, alpha)
+    return sub_rule(c, y, x, alpha=alpha)
+
+
+def _terms(c: Call, x: Operand, y: Operand, alpha: Operand) -> list[Operand]:
+    return [_term(c, v) for v in ((x, y) if alpha == 1 else (x, y, alpha))]
 
 
 def mul_rule(c: Call, x: Operand, y: Operand) -> View:
@@ -114,7 +126,13 @@ def floor_divide(c: Call, x: Operand, y: Operand) -> View | Declined:
 def _modulo(op: str) -> Rule:
     def rule(c: Call, x: Operand, y: Operand) -> View | Declined:
         refused = _checked_division(c, y)
-        return elementwise(c, partial(scalar, op), x, y) if refused is None else refused
+        storage = c.out.dtype
+        fn = partial(scalar, op)
+        return (
+            elementwise(c, fn, rounded(x, storage), rounded(y, storage))
+            if refused is None
+            else refused
+        )
 
     return rule
 
@@ -196,7 +214,9 @@ def pow_scalar(c: Call, x: View, exponent: Operand) -> View | Declined:
         if exponent < 0 or exponent > 64:
             return Declined("an integer power with a negative or large exponent")
         return elementwise(c, lambda a: _power(a, int(exponent)), x)
-    return elementwise(c, lambda a: _float_power(a, float(exponent)), x)
+    power = rounded(exponent, c.out.dtype)
+    assert isinstance(power, (int, float))
+    return elementwise(c, lambda a: _float_power(a, float(power)), x)
 
 
 def _power(a: Value, n: int) -> Value:
@@ -230,7 +250,7 @@ def _float_power(a: Value, exponent: float) -> Value:
 def pow_tensor(c: Call, x: Operand, y: View) -> View | Declined:
     if not DTYPES[c.out.dtype].is_float:
         return Declined("an integer power whose exponent is data")
-    return elementwise(c, partial(scalar, "pow"), x, y)
+    return elementwise(c, partial(scalar, "pow"), rounded(x, c.out.dtype), y)
 
 
 # -- comparison and logic

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stax.lower import activation, create, index, pointwise, reduce, view
+from stax.lower import activation, create, index, norm, pointwise, reduce, view
 from stax.lower.build import Table
 
 FAMILIES: tuple[tuple[str, Table], ...] = (
@@ -12,6 +12,7 @@ FAMILIES: tuple[tuple[str, Table], ...] = (
     ("view", view.RULES),
     ("create", create.RULES),
     ("index", index.RULES),
+    ("norm", norm.RULES),
 )
 
 RULES: Table = {name: rule for _, table in FAMILIES for name, rule in table.items()}
