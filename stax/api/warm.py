@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from stax.api.compiled import owner_of
+from stax.api.entries import changed_sources
 from stax.api.making import Maker, key_of
+from stax.api.reports import WarmReport
 from stax.api.session import Session
 from stax.artifact.artifact import Artifact
-from stax.artifact.guards import GuardSet, TensorGuard
+from stax.artifact.guards import TensorGuard
 from stax.artifact.keys import Key
 from stax.base.errors import OptionError, StoreError
 from stax.base.observe import Event, Observer
@@ -19,25 +22,11 @@ from stax.base.options import Environment, Options
 from stax.base.target import Target
 from stax.build.job import Builder
 from stax.pipeline.kept import Kept, find
-from stax.runtime.guards import holds
+from stax.runtime.bind import Binder
+from stax.runtime.guards import Bound, holds
+from stax.runtime.signature import flatten_call
 from stax.store.base import Store
 from stax.store.forms import Bundle, Record
-
-
-@dataclass(frozen=True)
-class WarmReport:
-    """What a warm did. ``keys``: the request key of each target; ``seconds`` by stage; kernels are counted once each."""
-
-    keys: Mapping[str, str]
-    artifacts: int
-    artifacts_hit: int
-    kernels_total: int
-    kernels_built: int
-    kernels_hit: int
-    bytes_published: int
-    seconds: Mapping[str, float]
-    bundle: str
-    tag: str | None
 
 
 def warm(
@@ -135,15 +124,29 @@ def _already(
 ) -> Kept | None:
     """A whole artifact in the store that is valid for these very arguments, their device aside."""
     for kept in find(session.records, key, session.observer):
-        guards = _any_device(kept.artifact)
-        if holds(guards, kept.artifact.signature, fn, args, kwargs) is None:
+        if _serves(kept.artifact, fn, args, kwargs):
             return kept
     return None
 
 
-def _any_device(artifact: Artifact) -> GuardSet:
-    guards = tuple(replace(g, device="") if isinstance(g, TensorGuard) else g for g in artifact.guards.guards)
-    return replace(artifact.guards, guards=guards)
+def _serves(artifact: Artifact, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """The guards hold for the call, whatever device its tensors are on now, and the code is what was traced."""
+    tree, leaves = flatten_call(args, kwargs)
+    signature = artifact.signature
+    if tree != signature.call or changed_sources(artifact.traced_sources):
+        return False
+    own = [i for i in signature.inputs if i.source in ("parameter", "buffer")]
+    static = Binder(owner_of(fn), own).bind()
+    if isinstance(static, str) or any(i.source == "constant" for i in signature.inputs):
+        return False
+    rest = iter(static)
+    tensors = [leaves[i.leaf] if i.source == "arg" else next(rest) for i in signature.inputs]
+    guards = tuple(
+        replace(g, device=tensors[g.input].device.type) if isinstance(g, TensorGuard) else g
+        for g in artifact.guards.guards
+    )
+    bound = Bound(leaves, tensors)
+    return holds(replace(artifact.guards, guards=guards), bound, artifact.symbols) is None
 
 
 def _add_sizes(session: Session, record: Record, tally: _Tally) -> None:
