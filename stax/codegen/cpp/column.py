@@ -14,7 +14,7 @@ from stax.codegen.cpp.reduce import Accumulator
 from stax.codegen.cpp.spell import spell_store
 from stax.codegen.cpp.types import value_type
 from stax.codegen.cpp.values import Loops, Names, inline_locals, place
-from stax.ir.expr import const, sym
+from stax.ir.expr import const, product, sym
 from stax.ir.kernel import Kernel, Statement
 from stax.ir.program import Axis
 from stax.ir.ranges import positive
@@ -26,6 +26,9 @@ BLOCK = 256
 SHARE = 16384
 # Fewer outer points than this are not enough to share among threads.
 _FEW = 64
+# Blocks, at the least, of a reduction that is shared among threads, and the least points of such a block: a cache line.
+_SHARES = 16
+_LEAST = 16
 
 
 def print_column(kernel: Kernel, plan: Plan, names: Names) -> Lines:
@@ -51,13 +54,15 @@ def print_column(kernel: Kernel, plan: Plan, names: Names) -> Lines:
         body.insert(0, f"const int64_t {end} = stax_imin<int64_t>({begin} + {block}, {extent});")
         body = for_loop(begin, "0", extent, body, step=block)
     nest = outer_nest(plan.outer, levels, body, ranges)
-    if plan.parallel == "outer":
-        head = parallel(max(loops, 1), plan.work, kernel.bounds_checked, ranges)
-        nest = _flat(head, body, kernel.bounds_checked) if not loops else [head, *nest]
+    head = parallel(max(loops, 1), plan.work, kernel.bounds_checked, ranges)
+    if plan.parallel == "outer" and loops:
+        nest.insert(0, head)
+    elif plan.parallel == "outer" and not kernel.reduce_axes:
+        nest = _flat(head, body)
     return [*(levels[0] if levels else []), *nest]
 
 
-def _flat(head: str, body: Lines, checked: bool) -> Lines:
+def _flat(head: str, body: Lines) -> Lines:
     """One loop alone: shared among the threads and vectorised by one pragma."""
     at = next(i for i, line in enumerate(body) if line.startswith("#pragma omp simd"))
     return [*body[:at], head.replace("parallel for", "parallel for simd"), *body[at + 1 :]]
@@ -74,16 +79,15 @@ def _static(axis: Axis) -> int:
 
 def _block(kernel: Kernel, plan: Plan, lane: Axis) -> int:
     """Points in one block of the lane axis; 0 for one block of them all."""
-    n = _static(lane)
-    if kernel.reduce_axes:
-        return 0 if lane.extent.is_const and n <= BLOCK else BLOCK
-    outer = 1
-    for axis in plan.outer:
-        outer *= axis.extent.evaluate(kernel.hints)
     length = lane.extent.evaluate(kernel.hints)
-    if plan.parallel == "outer" and plan.outer and outer < _FEW and length >= 2 * SHARE:
-        return SHARE
-    return 0
+    outer = product(a.extent for a in plan.outer).evaluate(kernel.hints)
+    if not kernel.reduce_axes:
+        shared = plan.parallel == "outer" and plan.outer and outer < _FEW
+        return SHARE if shared and length >= 2 * SHARE else 0
+    block = BLOCK
+    while plan.parallel == "outer" and block > _LEAST and outer * length < _SHARES * block:
+        block //= 2
+    return 0 if lane.extent.is_const and length <= block else block
 
 
 def _single(kernel: Kernel, plan: Plan, names: Names) -> Lines:
@@ -123,6 +127,14 @@ class _Column:
         self.width = width
         self.here = lane.name if begin == "0" else f"{lane.name} - {begin}"
         self.outer = len(plan.outer)
+        self.kept: dict[tuple[str, str], str] = {}
+
+    def scope(self, depth: int) -> Names:
+        """Names for one loop nest in which the lane loop is ``depth`` deep."""
+        inner = self.names.inner()
+        for (name, dtype), text in self.kept.items():
+            inner.set_local(name, dtype, text, depth)
+        return inner
 
     def lane_loop(self, body: Lines) -> Lines:
         return simd(
@@ -132,7 +144,7 @@ class _Column:
     def outer_statements(self, n: int, stage: Stage) -> list[Lines]:
         """Statements and stores between two reductions, in one lane loop."""
         axes = (*(a.name for a in self.plan.outer), self.lane.name)
-        inner = self.names.inner()
+        inner = self.scope(len(axes))
         lines: list[Lines] = [[] for _ in range(len(axes) + 1)]
         keep: Lines = []
         for s in stage.x:
@@ -152,7 +164,7 @@ class _Column:
         self._keep_outer(inner)
         for s in stage.x:
             if self._used_after(n, s):
-                self.names.set_local(s.name, s.dtype, f"{s.name}_lane[{self.here}]", len(axes))
+                self.kept[s.name, s.dtype] = f"{s.name}_lane[{self.here}]"
         found = lines[: self.outer + 1]
         innermost = [*lines[-1], *keep, *stores]
         if innermost:
@@ -184,7 +196,7 @@ class _Column:
         may_be_empty = not all(positive(a.extent, self.kernel.ranges) for a in reduced)
         axes = (*(a.name for a in self.plan.outer), *(a.name for a in reduced), self.lane.name)
         loops = Loops(axes, self.shared, self.outer + len(reduced) if may_be_empty else 0)
-        inner = self.names.inner()
+        inner = self.scope(len(axes))
         bodies = [inline_locals(s.body, self.plan.inlined) for s in stage.xr]
         lines = place(bodies, loops, inner)
         self._keep_outer(inner)
@@ -204,7 +216,7 @@ class _Column:
         levels = lines[self.outer + 1 :]
         found[-1].extend(self._loops(levels, 0, None, flush, accumulators))
         for a in accumulators:
-            found[-1].extend(self._finish(a, flush))
+            self.kept[a.name, "int64" if a.is_arg else a.dtype] = self._result(a, flush)
         return found
 
     def _take(self, s: Statement, text: str) -> Lines:
@@ -247,18 +259,11 @@ class _Column:
         inner = [cut, *self._loops(levels, i, (f"{name}_from", f"{name}_to"), None, sums), *drain]
         return for_loop(f"{name}_from", begin, end, inner, step=flush.every)
 
-    def _finish(self, a: Accumulator, flush: Flush | None) -> Lines:
+    def _result(self, a: Accumulator, flush: Flush | None) -> str:
         """Where the result of a reduction is found in each lane."""
-        depth = self.outer + 1
         if a.is_arg:
-            self.names.set_local(
-                a.name, "int64", f"stax_position({a.name}_pos[{self.here}])", depth
-            )
-            return []
-        cast = "" if a.lane_type == a.result_type else f"({a.result_type})"
+            return f"stax_position({a.name}_pos[{self.here}])"
         if flush and a.is_float_sum:
-            cast, array = f"({a.result_type})", f"{a.name}_sum"
-        else:
-            array = f"{a.name}_acc"
-        self.names.set_local(a.name, a.dtype, f"{cast}{array}[{self.here}]", depth)
-        return []
+            return f"({a.result_type}){a.name}_sum[{self.here}]"
+        cast = "" if a.lane_type == a.result_type else f"({a.result_type})"
+        return f"{cast}{a.name}_acc[{self.here}]"

@@ -1,7 +1,7 @@
 """C++ text of sine and cosine of float32, exact to 2 units in the last place for every argument.
 
-A float is m * 2**k with a 24-bit integer m. The table holds 2**k * (2/pi) modulo 4 in two doubles, the first of 29 bits, so that
-the product with m is exact: no argument is too large to be reduced.
+A float is m * 2**k with a 24-bit integer m. The table holds 2**k * (2/pi) modulo 4 in three doubles, two of them of 29 bits, so
+that their product with m is exact: no argument is too large to be reduced.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from fractions import Fraction
 
 # 2**k for the exponents of floats from 2**23 on; smaller floats use entry 0 as they are.
 _ENTRIES = 105
-_BITS = 256
+_BITS = 320
 
 
 def _pi() -> Fraction:
@@ -29,24 +29,26 @@ def _pi() -> Fraction:
     return Fraction(4 * (4 * arctan_of_inverse(5) - arctan_of_inverse(239)), one)
 
 
-def _table() -> tuple[str, str]:
+def _table() -> tuple[str, str, str]:
+    """The rows of 2**k * (2/pi) modulo 4, cut into parts of 29, 29 and 53 bits."""
+    rows: tuple[list[str], list[str], list[str]] = ([], [], [])
     turn = 2 / _pi()
-    high: list[str] = []
-    low: list[str] = []
     for k in range(_ENTRIES):
-        whole = (turn * 2**k) % 4
-        head = Fraction(int(whole * 2**27), 2**27)
-        high.append(repr(float(head)))
-        low.append(repr(float(whole - head)))
-    return ", ".join(high), ", ".join(low)
+        rest = (turn * 2**k) % 4
+        for row, bits in zip(rows, (27, 56, _BITS)):
+            part = Fraction(int(rest * 2**bits), 2**bits)
+            row.append(repr(float(part)))
+            rest -= part
+    return ", ".join(rows[0]), ", ".join(rows[1]), ", ".join(rows[2])
 
 
-_HIGH, _LOW = _table()
+_HIGH, _MIDDLE, _LOW = _table()
 
 TRIGONOMETRY = {
     "stax_quarters": f"""
-static const struct {{ double high[{_ENTRIES}], low[{_ENTRIES}]; }} stax_quarters = {{
+static const struct {{ double high[{_ENTRIES}], middle[{_ENTRIES}], low[{_ENTRIES}]; }} stax_quarters = {{
     {{{_HIGH}}},
+    {{{_MIDDLE}}},
     {{{_LOW}}},
 }};
 """,
@@ -59,9 +61,10 @@ static inline stax_angle stax_reduce(float x) {
     const float a = __builtin_fabsf(x);
     const uint32_t u = stax_bits(a), e = u >> 23;
     const uint32_t k = e < 150u ? 0u : e > 254u ? 104u : e - 150u;
-    const float m = e < 150u ? a : (float)(int32_t)((u & 0x7fffffu) | 0x800000u);
-    const double y = (double)m * stax_quarters.high[k], shifted = y + 6755399441055744.0;
-    const double f = (y - (shifted - 6755399441055744.0)) + (double)m * stax_quarters.low[k];
+    const double m = e < 150u ? a : (float)(int32_t)((u & 0x7fffffu) | 0x800000u);
+    const double y = m * stax_quarters.high[k], z = m * stax_quarters.middle[k];
+    const double shifted = (y + z) + 6755399441055744.0, n = shifted - 6755399441055744.0;
+    const double f = ((y - n) + z) + m * stax_quarters.low[k];
     const float r = (float)(f * 1.5707963267948966);
     return {e > 254u ? __builtin_nanf("") : r, (uint32_t)__builtin_bit_cast(uint64_t, shifted)};
 }

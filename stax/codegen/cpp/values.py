@@ -54,7 +54,7 @@ class Loops:
 
     def depth_of(self, e: Expr) -> int:
         found = [i + 1 for i, name in enumerate(self.axes) if name in e.symbols]
-        return max(found, default=self.shared)
+        return max([self.shared, *found])
 
 
 def place(roots: Iterable[Value], loops: Loops, names: Names) -> list[list[str]]:
