@@ -46,7 +46,7 @@ class Child:
         self._words = os.open(words, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         self._greeted = False
         self._ending = threading.Lock()
-        self._ended = False
+        self._ended = self._released = False
         root = str(Path(stax.__file__).resolve().parent.parent)
         # env, because it sets TMPDIR for the compilers too; it becomes the Python it starts, under the same pid.
         command = [
@@ -124,8 +124,11 @@ class Child:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def release(self) -> None:
-        """``kill`` and close the pipes; for the using thread alone, when it is done with this child."""
+        """``kill`` and close the pipes; for the using thread alone, when it is done with this child. Idempotent."""
         self.kill()
+        if self._released:
+            return
+        self._released = True
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdout.close()

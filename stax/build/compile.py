@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import time
 import traceback
 from dataclasses import dataclass, fields
@@ -27,6 +28,9 @@ COMPILERS = (
     Compiler("triton", "stax.build.triton:compile_triton"),
 )
 
+# What g++ says of its cc1plus, and what our callers of g++ and ptxas say of these.
+_KILLED = re.compile(r"Killed signal terminated program|(exit status|answered) -9$", re.MULTILINE)
+
 
 def compile_job(job: Job, *, cxx: str, toolchain: Toolchain | None = None) -> BuildResult:
     """Compile here and now, without a time-out; never raises for a failing job.
@@ -44,7 +48,8 @@ def compile_job(job: Job, *, cxx: str, toolchain: Toolchain | None = None) -> Bu
     try:
         data, meta = _call(compiler, job, cxx)
     except CompilerFailed as error:
-        return Failed(key, "compiler", error.what, error.found, job.text)
+        kind = "worker-lost" if _was_killed(error) else "compiler"
+        return Failed(key, kind, error.what, error.found, job.text)
     except BuildTimeout as error:
         return Failed(key, "timeout", error.what, error.found, job.text)
     except Exception as error:
@@ -52,6 +57,11 @@ def compile_job(job: Job, *, cxx: str, toolchain: Toolchain | None = None) -> Bu
         message = f"the {job.language} compiler raised {type(error).__name__}: {error}"
         return Failed(key, "compiler", message, traceback.format_exc(), job.text)
     return Built(key, data, tuple(sorted(meta.items())), time.perf_counter() - begun)
+
+
+def _was_killed(error: CompilerFailed) -> bool:
+    """Whether the compiler was ended with kill -9, as when memory runs out: that says nothing about the text."""
+    return _KILLED.search(f"{error.what}\n{error.found}") is not None
 
 
 def toolchain_mismatch(expected: Toolchain, found: Toolchain) -> str:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
+from typing import TypeGuard
 
 from stax.base.errors import BuildError, SchemaError
 from stax.base.observe import Event, Observer, ignore
@@ -152,23 +153,22 @@ class LocalBuilder:
                 return _closed(task), child
             try:
                 child = self._alive(child)
-                return self._ask(child, task, limit_s), child
+                result = self._ask(child, task, limit_s)
+                if not _is_lost(result):
+                    return result, child
+                log = result.log
             except ChildHung as error:
                 message = f"no result within {limit_s:g} s; the compiler was ended"
                 failed = Failed(task.key, "timeout", message, str(error), task.job.text)
                 self._drop(child)
                 return failed, None
-            except (
-                ChildLost,
-                SchemaError,
-                OSError,
-            ) as error:  # OSError: no process or file could be made
-                log = str(error)
+            except (ChildLost, SchemaError, OSError) as error:
+                log = str(error)  # OSError: the machine had no process or file to give
                 self._drop(child)
                 child = None
-                task.call.news.put(Event("build.worker_lost", {"key": task.key, "log": log}))
+            task.call.news.put(Event("build.worker_lost", {"key": task.key, "log": log}))
         message = f"the compiling process died {1 + self._retries} times"
-        return Failed(task.key, "worker-lost", message, log, task.job.text), None
+        return Failed(task.key, "worker-lost", message, log, task.job.text), child
 
     def _alive(self, child: Child | None) -> Child:
         """The slot's child, or a new one where there is none or it died while idle. Raises OSError."""
@@ -198,6 +198,11 @@ class LocalBuilder:
         with self._changed:
             self._running.pop(child, None)
         child.release()
+
+
+def _is_lost(result: BuildResult) -> TypeGuard[Failed]:
+    """The child lives, but the compiler below it was killed."""
+    return isinstance(result, Failed) and result.kind == "worker-lost"
 
 
 def _closed(task: _Task) -> Failed:

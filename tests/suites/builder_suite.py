@@ -224,12 +224,12 @@ class BuilderSuite:
         assert isinstance(work.result(), Built)
         assert ended([compiler])
 
-    def test_a_killed_compiler_is_a_compiler_error(self, workshop: Workshop, salt: str):
-        """As when the kernel's out-of-memory killer chooses cc1plus: g++ reports it."""
-        work = Background(lambda: workshop.one(cpp_job(slow_text(salt, 2.0))))
+    def test_a_killed_compiler_is_tried_again(self, workshop: Workshop, salt: str):
+        """As when memory runs out: cc1plus is the largest process, so it is the one to go."""
+        work = Background(lambda: workshop.one(cpp_job(slow_text(salt, 1.0))))
         workshop.await_compiler().kill()
         result = work.result()
-        assert isinstance(result, Failed) and result.kind == "compiler", result
+        assert isinstance(result, Built), result
 
     def test_closing_early_cancels_what_has_not_begun(self, workshop: Workshop, salt: str):
         jobs = [cpp_job(slow_text(f"{salt}{number}", 0.2)) for number in range(40)]
