@@ -47,7 +47,10 @@ def compile_guards(
     first = next((g for g in fixed if g.device == "cuda"), None)
     dynamic = _Emitter(guards, symbols).function(others, first, whole=True)
     told = _Emitter(GuardSet((), ()), ()).function(fixed, None, whole=False)
-    return FastGuards(dynamic, told, tuple(g.input for g in fixed))
+    pairs = [pair for g in guards.guards if isinstance(g, DistinctGuard) for pair in g.pairs]
+    return FastGuards(
+        dynamic, told, tuple(g.input for g in fixed), _distinct_check(pairs) if pairs else None
+    )
 
 
 def _is_fixed(guard: TensorGuard) -> bool:
@@ -62,25 +65,37 @@ class FastGuards:
     to call from several threads: what was seen is replaced whole.
     """
 
-    def __init__(self, dynamic: Check, static: Check, indices: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        dynamic: Check,
+        static: Check,
+        indices: tuple[int, ...],
+        distinct: Callable[[Sequence[Tensor]], bool] | None,
+    ) -> None:
         self._dynamic = dynamic
         self._static = static
         self._indices = indices
+        self._distinct = distinct
         self._seen: tuple[object, Callable[..., bool], tuple[Tensor, ...]] | None = None
 
     def __call__(
         self, leaves: Sequence[Any], tensors: Sequence[Any], token: object = None
     ) -> Values | None:
         values = self._dynamic(leaves, tensors)
-        if values is None or not self._indices:
-            return values
+        if values is None or (self._indices and not self._static_hold(leaves, tensors, token)):
+            return None
+        if self._distinct is not None and not self._distinct(tensors):
+            return None
+        return values
+
+    def _static_hold(self, leaves: Sequence[Any], tensors: Sequence[Any], token: object) -> bool:
         seen = self._seen
         if seen is not None and token is not None and seen[0] is token and seen[1](*seen[2]):
-            return values
+            return True
         if self._static(leaves, tensors) is None:
-            return None
+            return False
         self._seen = None if token is None else self._remember(token, tensors)
-        return values
+        return True
 
     def _remember(
         self, token: object, tensors: Sequence[Any]
@@ -99,9 +114,7 @@ def _metadata_comparison(tensors: tuple[Tensor, ...]) -> Callable[..., bool]:
         sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
         check = native(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
         offsets = [t.storage_offset() for t in tensors]
-        if not any(offsets):
-            return check
-        return lambda *now: check(*now) and [t.storage_offset() for t in now] == offsets
+        return lambda *now: check(*now) and list(map(Tensor.storage_offset, now)) == offsets
     expected = [_metadata(t) for t in tensors]
     return lambda *now: [_metadata(t) for t in now] == expected
 
@@ -247,8 +260,6 @@ class _Emitter:
             elif isinstance(guard, StateGuard):
                 read, value = self.hold(STATES[guard.name].read), self.hold(raw_value(guard))
                 self.refuse(f"{read}() != {value}")
-            elif isinstance(guard, DistinctGuard) and guard.pairs:
-                self.refuse(f"not {self.hold(_distinct_check(guard.pairs))}(tensors)")
 
     def constant(self, guard: ConstantGuard) -> None:
         leaf, value = f"leaves[{guard.leaf}]", from_literal(guard.value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import tempfile
 import threading
 from collections.abc import Callable
@@ -54,10 +55,27 @@ def open_library(digest: str, data: bytes) -> ctypes.CDLL:
     actual = sha256(data)
     if actual != digest:
         raise Corrupt("blob is not what its name says", expected=digest, found=actual)
+    if not is_whole(data):
+        raise LoadError(
+            "the blob is no whole library", found=f"{len(data)} bytes", where=f"blob {digest}"
+        )
     try:
         return _from_memory(digest, data)
     except OSError:
         return _from_file(digest, data)
+
+
+def is_whole(data: bytes) -> bool:
+    """A 64-bit ELF file whose segments all lie in it. NOTE: the loader maps what the headers say, and a segment past the
+    end of the file is a bus error."""
+    if len(data) < 64 or data[:5] != b"\x7fELF\x02":
+        return False
+    (table,) = struct.unpack_from("<Q", data, 32)
+    size, count = struct.unpack_from("<HH", data, 54)
+    if size != 56 or table + size * count > len(data):
+        return False
+    segments = (struct.unpack_from("<QQQQ", data, table + size * i + 8) for i in range(count))
+    return all(offset + file_bytes <= len(data) for offset, _, _, file_bytes in segments)
 
 
 def _from_memory(digest: str, data: bytes) -> ctypes.CDLL:

@@ -294,8 +294,9 @@ Flattener = Callable[[tuple[Any, ...], dict[str, Any]], "tuple[Any, ...] | None"
 
 
 def compile_flattener(tree: Tree) -> Flattener:
-    """A straight-line function (args, kwargs) → leaves, or None when the structure is another one. Made from counts and
-    keys alone: keys and objects enter as values, never as text."""
+    """A straight-line function (args, kwargs) → leaves, or None when the structure is another one. Where the tree has a
+    leaf it takes anything, a container too: the leaf's guard decides. Made from counts and keys alone: keys and objects
+    enter as values, never as text."""
     lines: list[str] = []
     values: dict[str, Any] = {"_children": _same_node}
     args, kwargs = tree.children
