@@ -72,6 +72,10 @@ def shift_right(value, count, BITS: tl.constexpr):
     last = tl.where((count >= 0) & (count < BITS), count, BITS - 1)
     return value >> last
 ''',
+    "uint_shift_right": '''
+def uint_shift_right(value, count, BITS: tl.constexpr):
+    return tl.where(count < BITS, value >> count, 0)
+''',
     "maximum": '''
 def maximum(a, b):
     return tl.maximum(a, b, tl.PropagateNan.ALL)

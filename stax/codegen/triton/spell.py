@@ -17,7 +17,8 @@ TYPES = {name: f"tl.{name}" for name in DTYPES if DTYPES[name].kind in ("int", "
     "float8_e5m2": "tl.float8e5",
 }
 
-# {0} and {1} are the arguments, {type} the result's type, {bits} the width of the dtype.
+# {0} and {1} are the arguments, {type} the result's type, {bits} the width of the dtype, {ones} a number of that width
+# with every bit set.
 _EVERY = {
     "eq": "({0} == {1})", "ne": "({0} != {1})", "lt": "({0} < {1})",
     "le": "({0} <= {1})", "gt": "({0} > {1})", "ge": "({0} >= {1})",
@@ -52,7 +53,8 @@ _INT = _NUMBER | _BITS | {
 }  # fmt: skip
 _UINT = _INT | {
     "floordiv": "({0} // {1})", "remainder": "({0} % {1})", "pow": "uint_pow({0}, {1}, {bits})",
-    "neg": "({0} * 0 - {0})", "sign": "({0} != 0).to({type})", "abs": "{0}",
+    "neg": "({0} * 0 - {0})", "sign": "({0} != 0).to({type})", "abs": "{0}", "not": "({0} ^ {ones})",
+    "rshift": "uint_shift_right({0}, {1}, {bits})",
 }  # fmt: skip
 _BOOL = _EVERY | _BITS | {
     "add": "({0} | {1})", "mul": "({0} & {1})", "sub": "({0} ^ {1})", "maximum": "({0} | {1})", "minimum": "({0} & {1})",
@@ -74,7 +76,8 @@ def scalar_text(op: str, dtype: str, args: Sequence[str]) -> str:
         raise VerifyError(
             f"Triton has no spelling of {op} for {dtype}", hint="cast before the operator"
         )
-    return spelling.format(*args, type=TYPES[dtype], bits=8 * DTYPES[dtype].itemsize)
+    bits = 8 * DTYPES[dtype].itemsize
+    return spelling.format(*args, type=TYPES[dtype], bits=bits, ones=2**bits - 1)
 
 
 def cast_text(source: str, to: str, arg: str) -> str:

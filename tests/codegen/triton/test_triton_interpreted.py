@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,12 +16,6 @@ from tests.triton_interpret import Interpreter
 
 TARGET = Target("cuda", "sm_90")
 TOLERANCE = {"float64": 2e-5, "float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    with Interpreter() as running:
-        yield running
 
 
 def check(case: KernelCase, interpreter: Interpreter, seed: int = 0) -> None:
