@@ -57,7 +57,7 @@ def annotate(value: Any) -> Any:
 
 
 def capture(
-    fn: Callable[..., Any], args: Sequence[torch.Tensor], dynamic: bool = False
+    fn: Callable[..., Any], args: Sequence[torch.Tensor], dynamic: bool = False, mutates: bool = True
 ) -> Captured:
     """A Captured of a function of tensors, without guards or signature."""
     mode = "symbolic" if dynamic else "fake"
@@ -65,7 +65,7 @@ def capture(
     def positional(*flat: torch.Tensor) -> Any:
         return fn(*flat)
 
-    traced = positional if dynamic else torch.func.functionalize(positional, remove="mutations")
+    traced = positional if dynamic or not mutates else torch.func.functionalize(positional, remove="mutations")
     module = make_fx(traced, decomposition_table=decompositions(), tracing_mode=mode)(*args)
     names, symbols = [], {}
     for node in module.graph.nodes:

@@ -15,22 +15,11 @@ from stax.lower.build import Call, Result
 from stax.lower.views import View, whole
 
 # Left to torch's libraries on purpose: strict_native accepts them.
-LIBRARY_CALLS = frozenset(
-    f"aten.{name}"
-    for name in (
-        "mm.default",
-        "bmm.default",
-        "addmm.default",
-        "baddbmm.default",
-        "mv.default",
-        "addmv.default",
-        "dot.default",
-        "_int_mm.default",
-        "_scaled_mm.default",
-        "convolution.default",
-        "convolution_backward.default",
-    )
+PRODUCTS = (
+    "mm bmm addmm baddbmm mv addmv dot vdot _int_mm _scaled_mm convolution convolution_backward"
 )
+SCANS = "cumsum"
+LIBRARY_CALLS = frozenset(f"aten.{name}.default" for name in f"{PRODUCTS} {SCANS}".split())
 
 
 def call_torch(

@@ -41,12 +41,14 @@ def lower(captured: Captured, *, options: Options) -> Program:
     env: Env = {}
     names = iter(captured.inputs)
     constants = {name for name, _ in captured.constants}
+    live = _live(captured)
     for node in captured.graph.nodes:
         if node.op == "placeholder":
             name = next(names)
             env[node] = _input(builder, name, node, "constant" if name in constants else "input")
         elif node.op == "call_function":
-            env[node] = _result(builder, node, env)
+            if node in live:
+                env[node] = _result(builder, node, env)
         elif node.op != "output":
             raise VerifyError(
                 "unexpected node in a captured graph", expected="call_function", found=node.op
@@ -61,6 +63,19 @@ def lower(captured: Captured, *, options: Options) -> Program:
         outputs,
         mutations,
     )
+
+
+def _live(captured: Captured) -> set[torch.fx.Node]:
+    """Nodes that an output, a mutation or an effect needs."""
+    roots = [o for o in captured.outputs if isinstance(o, torch.fx.Node)] + [
+        n for _, n in captured.mutations
+    ]
+    live: set[torch.fx.Node] = set(roots)
+    for node in reversed(captured.graph.nodes):
+        if node in live or (node.op == "call_function" and node.is_impure()):
+            live.add(node)
+            live.update(node.all_input_nodes)
+    return live
 
 
 def _input(builder: Builder, name: str, node: torch.fx.Node, kind: str) -> View:

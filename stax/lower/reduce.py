@@ -9,15 +9,16 @@ from stax.capture.captured import Meta
 from stax.ir.dtypes import accumulator
 from stax.ir.expr import Expr, const, product, sym
 from stax.ir.program import Axis
-from stax.ir.value import Value, cast, constant, scalar, where
+from stax.ir.value import Value, cast, constant, index, scalar, where
 from stax.lower import views
-from stax.lower.build import Call, Result, Table
+from stax.lower.build import Call, Declined, Result, Table
 from stax.lower.pointwise import num
 from stax.lower.scalars import add, div, mul, number, read, sub
 from stax.lower.view import wrap_dim
 from stax.lower.views import Shape, View, axis
 
 Dims = int | Sequence[int] | None
+MAX_SCAN_WORK = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -281,7 +282,27 @@ def logsumexp(c: Call, x: View, dim: Dims, keepdim: bool = False) -> View:
     return finish(c, summed, keepdim, n, lambda v: add(scalar("log", v), read(safe)))
 
 
+# -- scans
+
+
+def cumsum(c: Call, x: View, dim: int, *, dtype: object = None) -> View | Declined:
+    """A sum over everything up to each position: quadratic, so only for short ones. Torch scans the others."""
+    if not x.rank:
+        return c.fill(cast(read(x), c.out.dtype))
+    dim = wrap_dim(dim, x.rank)
+    if (product(x.shape) * x.shape[dim]).evaluate(c.builder.hints) > MAX_SCAN_WORK:
+        return Declined("a long scan")
+    compute = accumulator(c.out.dtype)
+    at = [axis(k) for k in range(x.rank)]
+    at[dim] = sym("r0")
+    taken = scalar("le", index(at[dim]), index(axis(dim)))
+    body = where(taken, cast(read(x, at), compute), constant(0, compute))
+    summed = c.reduce("sum", x.shape, [Axis("r0", x.shape[dim])], body)
+    return c.fill(cast(read(summed), c.out.dtype))
+
+
 RULES: Table = {
+    "aten.cumsum.default": cumsum,
     "aten.sum.default": sum_all,
     "aten.sum.dim_IntList": sum_rule,
     "aten.mean.default": mean_all,
