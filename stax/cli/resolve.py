@@ -15,7 +15,6 @@ from typing import cast
 from stax.base.errors import OptionError, UserError
 from stax.base.options import Options
 
-
 # By the type of the field: what reads its value. A KeyError is a word that is none of the two.
 PARSERS: Mapping[str, Callable[[str], object]] = {
     "bool": {"true": True, "1": True, "false": False, "0": False}.__getitem__,
