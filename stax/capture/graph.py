@@ -89,6 +89,8 @@ class Graph:
             return self._nodes[id(leaf)]
         if isinstance(leaf, SymInt):
             return self._size(self._sizes.expr(leaf))
+        if isinstance(leaf, torch.device):
+            return torch.device(leaf.type)
         return leaf
 
     # -- sizes as nodes

@@ -8,8 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from stax.artifact.signature import Tree
+from stax.base.errors import CaptureError
+from stax.runtime.literals import to_literal
 from stax.runtime.signature import leaf_names
 
 
@@ -37,3 +40,28 @@ def _user_name(name: str, parameters: list[inspect.Parameter]) -> str:
     ):
         return parameters[index].name + rest
     return name
+
+
+def result_names(out: Tree) -> list[str]:
+    """One name a leaf of the return value: "result[0]"."""
+    call = Tree("tuple", (Tree("tuple", (out,)), Tree("dict")))
+    return [name.replace("args[0]", "result", 1) for name in leaf_names(call)]
+
+
+def check_leaves(names: list[str], leaves: list[Any]) -> None:
+    """Every leaf of a call is a tensor or a constant. Raises CaptureError naming the first that is neither."""
+    for name, leaf in zip(names, leaves, strict=True):
+        if isinstance(leaf, Tensor):
+            continue
+        try:
+            to_literal(leaf)
+        except TypeError as error:
+            module = type(leaf).__module__.partition(".")[0]
+            raise CaptureError(
+                f"unsupported argument {name}",
+                expected="a tensor or a constant, in tuples, lists, dicts and registered containers",
+                found=f"{module}.{type(leaf).__qualname__}",
+                hint="convert it with torch.as_tensor"
+                if module == "numpy"
+                else "register its class with torch.utils._pytree.register_pytree_node",
+            ) from error

@@ -21,6 +21,11 @@ class Fakes(FakeTensorMode):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
+    @property
+    def avoid_device_init(self) -> bool:
+        """torch.tensor(..., device="cuda") makes its constant on the CPU and moves it as an operator, GPU or not."""
+        return True
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.dispatch(func, types, args, kwargs or {})
 

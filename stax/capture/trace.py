@@ -14,24 +14,26 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from stax.artifact.signature import Input, Signature, Tree
 from stax.base.errors import CaptureError
 from stax.base.target import Target
-from stax.capture.attention import PlainAttention
+from stax.capture.calls import Calls
 from stax.capture.captured import Captured
+from stax.capture.device import as_if
+from stax.capture.faults import REFUSALS, explain
 from stax.capture.findings import Sizes
 from stax.capture.graph import Graph, live
 from stax.capture.guards import guard_set
 from stax.capture.inputs import Entry, Inputs
 from stax.capture.modules import captured_modules, find_module, swapped
-from stax.capture.names import user_names
+from stax.capture.names import check_leaves, result_names, user_names
 from stax.capture.recorder import Recorder
 from stax.capture.results import output_of, result_of
 from stax.capture.sizes import Environment, Fakes
+from stax.capture.sources import Watcher
 from stax.capture.storage import Memory, same_sizes
 from stax.capture.value import Geometry, Value
 from stax.capture.where import Places
 from stax.runtime.signature import (
     flatten,
     flatten_call,
-    leaf_names,
     types_of,
     unflatten_call,
 )
@@ -52,20 +54,28 @@ def trace(
     CaptureError with the user's file:line."""
     call, leaves = flatten_call(args, kwargs)
     session = Session.open(dynamic, target, decompositions)
-    result = session.run(fn, args, dict(kwargs), call, leaves)
-    return session.finish(call, leaves, result)
+    try:
+        result = session.run(fn, args, dict(kwargs), call, leaves)
+        return session.finish(call, leaves, result)
+    except REFUSALS as error:
+        raise explain(error, session.places) from error
+    except CaptureError as error:
+        error.where = error.where or session.places.of(error)
+        raise
 
 
 @dataclass(frozen=True, eq=False)
 class Session:
     """The parts of one trace."""
 
+    target: Target
     places: Places
     env: Environment | None
     fake_mode: FakeTensorMode
     inputs: Inputs
     recorder: Recorder
-    attention: PlainAttention
+    calls: Calls
+    watcher: Watcher
 
     @staticmethod
     def open(dynamic: bool, target: Target, decompositions: Decompositions) -> Session:
@@ -74,8 +84,8 @@ class Session:
         fake_mode = Fakes(allow_non_fake_inputs=True, shape_env=env)
         inputs = Inputs(fake_mode, Memory(), target.kind, env)
         recorder = Recorder(decompositions, places, inputs)
-        attention = PlainAttention(decompositions)
-        return Session(places, env, fake_mode, inputs, recorder, attention)
+        calls = Calls(decompositions)
+        return Session(target, places, env, fake_mode, inputs, recorder, calls, Watcher(places))
 
     def run(
         self,
@@ -92,13 +102,17 @@ class Session:
                 stack.enter_context(swapped(module, self.inputs.parameter))
             for other in captured_modules(fn):
                 stack.enter_context(swapped(other, self._captured))
-            fakes = self._arguments(user_names(fn, call), leaves)
+            stack.enter_context(as_if(self.target))
+            names = user_names(fn, call)
+            check_leaves(names, leaves)
+            fakes = self._arguments(names, leaves)
             fake_args, fake_kwargs = unflatten_call(call, fakes, types_of((args, kwargs)))
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.no_grad())
             stack.enter_context(self.fake_mode)
             stack.enter_context(self.recorder)
-            stack.enter_context(self.attention)
+            stack.enter_context(self.calls)
+            stack.enter_context(self.watcher)
             return fn(*fake_args, **fake_kwargs)
 
     def _arguments(self, names: list[str], leaves: list[Any]) -> list[Any]:
@@ -112,7 +126,7 @@ class Session:
 
     def finish(self, call: Tree, leaves: list[Any], result: Any) -> Captured:
         out_tree, out_leaves = flatten(result)
-        names = leaf_names(Tree("tuple", (out_tree, Tree("dict"))))
+        names = result_names(out_tree)
         with torch.no_grad(), self.fake_mode:
             results = [result_of(v, n, self.recorder) for v, n in zip(out_leaves, names)]
             written = self._written()
@@ -135,7 +149,7 @@ class Session:
                 call, tuple(Input(e.source, e.leaf, e.key) for e in entries), out_tree
             ),
             constants=tuple((e.value.name, e.real) for e in entries if e.source == "constant"),
-            traced_sources=(),
+            traced_sources=self.watcher.sources(),
         )
 
     def _graph(self, entries: list[Entry], kept: list[Value], sizes: Sizes) -> Graph:

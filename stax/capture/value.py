@@ -74,20 +74,16 @@ def leaves(nest: Any) -> Iterator[Any]:
     elif isinstance(nest, dict):
         for item in nest.values():
             yield from leaves(item)
-    elif isinstance(nest, slice):
-        yield from leaves((nest.start, nest.stop, nest.step))
     else:
         yield nest
 
 
 def rebuild(nest: Any, change: Callable[[Any], Any]) -> Any:
-    """The same nest with every leaf changed."""
-    if isinstance(nest, (list, tuple)):
-        return (
-            type(nest)([rebuild(item, change) for item in nest])
-            if type(nest) in (list, tuple)
-            else tuple(rebuild(item, change) for item in nest)
-        )
+    """The same nest with every leaf changed; torch.Size becomes a tuple."""
+    if isinstance(nest, tuple):
+        return tuple([rebuild(item, change) for item in nest])
+    if isinstance(nest, list):
+        return [rebuild(item, change) for item in nest]
     if isinstance(nest, dict):
         return {key: rebuild(item, change) for key, item in nest.items()}
     return change(nest)

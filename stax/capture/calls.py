@@ -1,0 +1,118 @@
+"""Calls of torch's Python functions that a trace treats its own way, before operators are made of them.
+
+Attention is taken apart the same way on every machine, where torch would choose a kernel by the device that traces;
+what leaves torch (numpy, addresses) is refused at the user's line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from stax.base.errors import CaptureError, DataDependent
+from stax.capture.value import rebuild
+
+aten = torch.ops.aten
+_SDPA = torch.nn.functional.scaled_dot_product_attention
+Decompositions = Mapping[Any, Callable[..., Any]]
+
+
+class Calls(TorchFunctionMode):
+    """scaled_dot_product_attention becomes its row in the decomposition table, else the row of the fused CPU kernel where
+    that kernel takes the call (its result has another layout), else torch's own mathematical form."""
+
+    def __init__(self, decompositions: Decompositions) -> None:
+        super().__init__()
+        self._whole = decompositions.get(aten.scaled_dot_product_attention.default)
+        self._fused = decompositions.get(aten._scaled_dot_product_flash_attention_for_cpu.default)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is _SDPA:
+            return self._attend(*args, **(kwargs or {}))
+        if func in _LEAVING:
+            raise _LEAVING[func]()
+        if func is Tensor.cuda:
+            return _to_cuda(*args, **(kwargs or {}))
+        if func is Tensor.to:
+            args, kwargs = rebuild(args, _indexed), rebuild(kwargs or {}, _indexed)
+        return func(*args, **(kwargs or {}))
+
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        call = (query, key, value, attn_mask, dropout_p, is_causal)
+        if self._whole is not None:
+            return self._whole(*call, scale=scale, enable_gqa=enable_gqa)
+        if self._fused is not None and _is_fused(query, key, value, dropout_p, enable_gqa):
+            found = self._fused(
+                query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
+            )
+            if found is not NotImplemented:
+                return found[0]
+        math = aten._scaled_dot_product_attention_math.default
+        return math(*call, scale=scale, enable_gqa=enable_gqa)[0]
+
+
+# NOTE: a move to "cuda" without an index asks the device guard, and the one of a CPU build answers "meta".
+def _indexed(leaf: Any) -> Any:
+    """The device "cuda" as "cuda:0"."""
+    if isinstance(leaf, str) and leaf == "cuda":
+        return torch.device("cuda", 0)
+    if isinstance(leaf, torch.device) and leaf.type == "cuda" and leaf.index is None:
+        return torch.device("cuda", 0)
+    return leaf
+
+
+def _to_cuda(tensor: Tensor, device: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+    return tensor.to(_indexed("cuda" if device is None else device), *args, **kwargs)
+
+
+def _numpy() -> CaptureError:
+    return DataDependent(
+        "the program turns a tensor into a numpy array", hint="do the same with torch functions"
+    )
+
+
+def _address() -> CaptureError:
+    return CaptureError(
+        "the program asks for a tensor's address",
+        hint="wrap the kernel with torch.library.custom_op",
+    )
+
+
+_LEAVING: Mapping[Any, Callable[[], CaptureError]] = {
+    Tensor.numpy: _numpy,
+    Tensor.__array__: _numpy,
+    Tensor.data_ptr: _address,
+}
+
+
+def _is_fused(query: Tensor, key: Tensor, value: Tensor, dropout_p: float, gqa: bool) -> bool:
+    """The conditions of torch's fused CPU kernel."""
+    if dropout_p != 0.0 or any(t.dim() != 4 for t in (query, key, value)):
+        return False
+    if not query.dtype.is_floating_point or any(t.stride(-1) != 1 for t in (query, key, value)):
+        return False
+    heads, width = query.shape[1], query.shape[3]
+    if key.shape[3] != width or value.shape[3] != width or query.shape[2] == 0 or key.shape[2] == 0:
+        return False
+    if gqa:
+        return key.shape[1] == value.shape[1] and heads % key.shape[1] == 0
+    return heads == key.shape[1] and heads == value.shape[1]
