@@ -7,7 +7,7 @@ any other its text.
 
 from __future__ import annotations
 
-import msgpack
+import msgpack  # pyright: ignore[reportMissingTypeStubs]
 
 from stax.artifact.artifact import (
     SCHEMA,
@@ -209,8 +209,17 @@ def encode(artifact: Artifact) -> bytes:
     """Canonical bytes: equal artifacts give equal bytes. Raises SchemaError for a value that the schema can not carry
     or that breaks an invariant, so nothing is stored that could not be read."""
     verify(artifact)
-    data = [SCHEMA, _artifact.pack(artifact)]
-    return msgpack.packb(data, use_bin_type=True, unicode_errors="surrogatepass")
+    return pack(artifact)
+
+
+def pack(artifact: Artifact) -> bytes:
+    """The bytes of :func:`encode` without the check of invariants."""
+    try:
+        data = [SCHEMA, _artifact.pack(artifact)]
+    except SchemaError as error:
+        raise within(error, "artifact") from None
+    packed: bytes = msgpack.packb(data, use_bin_type=True, unicode_errors="surrogatepass")
+    return packed
 
 
 def decode(data: bytes) -> Artifact:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
-import msgpack
+import msgpack  # pyright: ignore[reportMissingTypeStubs]
 
 from stax.base.errors import SchemaError
 from stax.ir.expr import Atom, Expr, Monomial, const, sym

@@ -176,6 +176,15 @@ def _verify_guards(artifact: Artifact, symbols: frozenset[str]) -> None:
         bound.add(binding.symbol)
     for name in sorted(symbols - bound):
         _fault("a binding for every symbol", name, "guards.bindings")
+    told = {g.leaf for g in artifact.guards.guards if isinstance(g, ConstantGuard)}
+    told |= {item.leaf for item in artifact.signature.inputs if item.source == "arg"}
+    for leaf in range(_leaves(artifact.signature.call)):
+        _check(
+            leaf in told,
+            "a guard for every leaf of the call",
+            f"none for leaf {leaf}",
+            "guards.guards",
+        )
     for i, guard in enumerate(artifact.guards.guards):
         _verify_guard(guard, artifact, symbols, f"guards.guards[{i}]")
 
