@@ -5,6 +5,7 @@ An S3Server is SeaweedFS's ``weed mini``: five ports from the base on, and each 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -57,6 +59,7 @@ class S3Server:
                 stderr=log,
                 env={**os.environ, **self.environ, "GOMEMLIMIT": "300MiB"},
                 start_new_session=True,
+                preexec_fn=_die_with_parent,
             )
         limit_s = time.monotonic() + READY_LIMIT_S
         while not self._ready():
@@ -72,6 +75,7 @@ class S3Server:
             self.process.kill()
             self.process.wait()
             self.process = None
+            self._remove_sockets()
 
     def stop(self) -> None:
         """Asks, and kills after ten seconds."""
@@ -101,6 +105,12 @@ class S3Server:
             f"-bucket={self.bucket}",
         ]
 
+    def _remove_sockets(self) -> None:
+        ports = {f"{self.base_port + i + step}.sock" for i in range(5) for step in (0, 10000)}
+        for path in Path(tempfile.gettempdir()).glob("seaweedfs-*.sock"):
+            if path.name.rpartition("-")[2] in ports:
+                path.unlink(missing_ok=True)
+
     def _ready(self) -> bool:
         """The health page answers before the bucket exists, and before the data of an earlier run can be
         read: make a file through the filer, which asks for no signature, and read it back."""
@@ -117,13 +127,23 @@ class S3Server:
 
 @contextmanager
 def s3_server(folder: Path, base_port: int = 0) -> Iterator[S3Server]:
-    """A running server, killed at the end. Port 0 looks for five free ones."""
-    server = S3Server(folder, base_port or free_ports())
-    server.start()
+    """A running server, killed at the end. Port 0 looks for free ones, and again if another took them."""
+    server = _started(folder, base_port)
     try:
         yield server
     finally:
         server.kill()
+
+
+def _started(folder: Path, base_port: int) -> S3Server:
+    for attempt in range(1 if base_port else 3):
+        server = S3Server(folder / str(attempt), base_port or free_ports())
+        try:
+            server.start()
+            return server
+        except RuntimeError as error:
+            failure = error
+    raise failure
 
 
 def weed() -> str:
@@ -142,6 +162,12 @@ def free_ports(count: int = 5) -> int:
         if all(_free(base + i) and _free(base + i + 10000) for i in range(count)):
             return base
     raise RuntimeError("no free ports between 20000 and 40000")
+
+
+def _die_with_parent() -> None:
+    """In the child: SIGKILL it when the thread that started it ends, however that comes about (Linux)."""
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _free(port: int) -> bool:

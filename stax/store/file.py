@@ -15,7 +15,7 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from stax.base.digest import sha256
 from stax.base.errors import Missing, OptionError, Refused, StoreError, Transient
@@ -56,7 +56,7 @@ class FileStore:
 
     @property
     def url(self) -> str:
-        return "file://" + quote(str(self._root))
+        return self._root.as_uri()
 
     @property
     def shared(self) -> Store:
@@ -297,7 +297,7 @@ def _try_lock(fd: int) -> bool:
 def open_file(url: str, endpoint: str) -> FileStore:
     """The store of ``file:///absolute/path``. Raises OptionError for another form."""
     parts = urlsplit(url)
-    path = Path(unquote(parts.path))
+    path = Path(os.fsdecode(unquote_to_bytes(parts.path)))
     local = parts.netloc in ("", "localhost") and not parts.query and not parts.fragment
     if not local or not path.is_absolute() or path == Path("/") or endpoint:
         raise OptionError("bad store URL", expected="file:///absolute/folder", found=repr(url))

@@ -8,13 +8,13 @@ replaced by the next publish of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
 from stax.base.digest import sha256
-from stax.base.errors import Corrupt, Missing, Refused, SchemaError, Transient
+from stax.base.errors import Corrupt, Missing, Refused, SchemaError, StoreError, Transient
 from stax.base.observe import Event, Observer, ignore
 from stax.store import layout
 from stax.store.base import Store
@@ -49,7 +49,7 @@ class Records:
         return self.store.get(layout.cas(digest))
 
     def fetch(self, digests: Iterable[str]) -> dict[str, bytes]:
-        """Many blobs at once. Raises the first error met; nothing is kept of a fetch that failed."""
+        """Many blobs at once, by digest. Raises the first error when all others have been read too."""
         wanted = sorted(set(digests))
         return dict(zip(wanted, self._each(self.get_blob, wanted)))
 
@@ -184,14 +184,32 @@ class Records:
             self.store.delete(tag)
             return None
 
-    def _each(self, run: Callable[[T], R], items: list[T]) -> list[R]:
-        """Results in order. The first error is raised once the calls under way have ended; the others are dropped."""
+    def _each(self, run: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """Results in order, or the first error once the others have ended.
+
+        Missing and Corrupt do not stop the others: the store then knows of all that is damaged, and
+        one publish heals it. Transient does: the rest would only wait for the same server.
+        """
         if len(items) < 2:
             return [run(item) for item in items]
         with ThreadPoolExecutor(min(self.workers, len(items))) as pool:
             futures = [pool.submit(run, item) for item in items]
             try:
-                return [future.result() for future in futures]
+                errors = [error for error in map(_settled, futures) if error is not None]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
+        if errors:
+            raise errors[0]
+        return [future.result() for future in futures]
+
+
+def _settled(future: Future[R]) -> StoreError | None:
+    """None, or the error that need not stop the others; any other error is raised."""
+    try:
+        future.result()
+    except Transient:
+        raise
+    except StoreError as error:
+        return error
+    return None

@@ -1,7 +1,8 @@
 """A store in a bucket of S3 or of a server that speaks it, through boto3.
 
 Creating once and swapping rest on conditional writes (If-None-Match, If-Match). Some servers accept
-the headers and ignore them; the first conditional write of a store object is therefore sent twice.
+the headers and ignore them. Content-addressed objects lose nothing by that; the first write of a
+record or tag by a store object is therefore sent twice, and must be turned down the second time.
 """
 
 from __future__ import annotations
@@ -147,10 +148,10 @@ class S3Store:
     def _read(self, name: str, limit_bytes: int) -> tuple[bytes, str]:
         """Bytes and etag. The call ends with the head of the answer; its body has a bound of its own."""
         answer = self._call(name, lambda: self._client.get_object(**self._target(name)))
-        size_bytes = int(self._field(answer, "ContentLength", name))
-        layout.check_read(size_bytes, limit_bytes, self._where(name))
         try:
             with answer["Body"] as stream:
+                size_bytes = int(self._field(answer, "ContentLength", name))
+                layout.check_read(size_bytes, limit_bytes, self._where(name))
                 return self._body(stream, size_bytes, name), self._field(answer, "ETag", name)
         except (BotoCoreError, HTTPError, OSError) as error:
             raise translate(error, self._where(name)) from error
@@ -204,7 +205,7 @@ class S3Store:
         header = next(iter(condition))
         if etag is None:
             self._remember(header)
-        elif condition.get("IfMatch") != etag:
+        elif condition.get("IfMatch") != etag and not layout.family(name).addressed:
             self._prove(name, data, condition, header)
         return etag
 

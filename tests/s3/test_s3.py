@@ -204,7 +204,7 @@ def test_server_killed_during_a_publish(own_server: S3Server) -> None:
             records.publish(record, blobs)
     spent_s = time.monotonic() - start_s
     killer.join()
-    assert spent_s < 15
+    assert spent_s < 30
     assert own_server.endpoint in caught.value.where and "server" in str(caught.value)
 
     own_server.start()
@@ -239,7 +239,7 @@ def test_server_down_with_a_warm_local_tier(own_server: S3Server, tmp_path: Path
     other, other_blobs = make_record(key="other", seed=5)
     with pytest.raises(Transient):
         records.publish(other, other_blobs)
-    assert time.monotonic() - start_s < 8
+    assert time.monotonic() - start_s < 15
     assert counters.read()["degraded.remote"] == 2
     assert counters.read()["outage"] >= 1
     assert records.store.list(layout.act_prefix("dev", "kernel", "other"))

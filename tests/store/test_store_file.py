@@ -385,14 +385,14 @@ def test_odd_file_systems(
 # ── many processes ───────────────────────────────────────────────────────────────────────────────
 
 PUBLISHER = """
-    import sys
-    sys.path.insert(0, "tests")
-    from suites.store_suite import make_record, sha256
-    from stax.store import Records, open_store
+    import random, sys
+    from stax.base.digest import sha256
+    from stax.store import Record, Records, open_store
     records = Records(open_store(sys.argv[1]), "dev")
     for index in range(100):
-        record, blobs = make_record(sha256(b"key %d" % index), seed=index, count=1)
-        records.publish(record, blobs)
+        data = random.Random(index).randbytes(3000)
+        record = Record("kernel", f"{index}", "v", {"n": index}, (sha256(data),))
+        records.publish(record, {sha256(data): data})
         assert records.find("kernel", record.key) == [record]
 """
 

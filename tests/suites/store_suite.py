@@ -160,6 +160,8 @@ def damage(place: Place, name: str, change: Callable[[bytes], bytes]) -> None:
 
 
 def flip(data: bytes) -> bytes:
+    if not data:
+        return b"x"
     middle = len(data) // 2
     return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
 
@@ -546,12 +548,15 @@ class StoreSuite:
         assert Records(_fresh(place), "dev").publish(record, blobs, rewrite=True) is False
         assert Records(_fresh(place), "dev").fetch(record.blobs) == blobs
 
-    def test_damaged_blob_makes_its_record_a_miss_until_republished(self, place: Place) -> None:
+    def test_damaged_blobs_make_their_record_a_miss_until_republished_once(
+        self, place: Place
+    ) -> None:
         record, blobs = make_record()
         Records(place.open(), "dev").publish(record, blobs)
-        damage(place, layout.cas(record.blobs[0]), flip)
+        for digest in record.blobs[:2]:
+            damage(place, layout.cas(digest), flip)
         records = Records(_fresh(place), "dev")
-        with pytest.raises(Corrupt, match=record.blobs[0]):
+        with pytest.raises(Corrupt):
             records.fetch(record.blobs)
         assert records.find("kernel", KEY) == []
         records.publish(record, blobs)
