@@ -7,6 +7,8 @@ any other its text.
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import msgpack  # pyright: ignore[reportMissingTypeStubs]
 
 from stax.artifact.artifact import (
@@ -26,23 +28,17 @@ from stax.artifact.artifact import (
 )
 from stax.artifact.forms import (
     Form,
-    Reader,
     boolean,
     either,
-    expr,
-    fault,
     integer,
     list_of,
-    literal,
     maybe,
     nested,
     optional,
-    optional_expr,
     record,
     row,
     text,
     union,
-    within,
 )
 from stax.artifact.guards import (
     Binding,
@@ -53,6 +49,8 @@ from stax.artifact.guards import (
     StateGuard,
     TensorGuard,
 )
+from stax.artifact.reader import Reader, fault, within
+from stax.artifact.scalars import expr, literal, optional_expr
 from stax.artifact.signature import Input, Signature, Tree
 from stax.artifact.verify import verify
 from stax.base.errors import SchemaError
@@ -61,6 +59,7 @@ from stax.ir.expr import Expr
 from stax.ir.program import Listed, Literal, Symbol, TensorRef
 from stax.ir.source import Config, Param
 
+_packb = cast(Any, msgpack.packb)  # pyright: ignore[reportUnknownMemberType]
 MAX_BYTES = 1 << 28
 MAX_DEPTH = 64
 MAX_RANK = 64
@@ -218,8 +217,7 @@ def pack(artifact: Artifact) -> bytes:
         data = [SCHEMA, _artifact.pack(artifact)]
     except SchemaError as error:
         raise within(error, "artifact") from None
-    packed: bytes = msgpack.packb(data, use_bin_type=True, unicode_errors="surrogatepass")
-    return packed
+    return _packb(data, use_bin_type=True, unicode_errors="surrogatepass")
 
 
 def decode(data: bytes) -> Artifact:

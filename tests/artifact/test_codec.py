@@ -26,7 +26,6 @@ from stax.artifact.artifact import (
     TracedSource,
 )
 from stax.artifact.codec import decode, encode
-from stax.artifact.forms import Reader, expr, literal, parse_canonical
 from stax.artifact.guards import (
     Binding,
     ConstantGuard,
@@ -36,6 +35,8 @@ from stax.artifact.guards import (
     StateGuard,
     TensorGuard,
 )
+from stax.artifact.reader import Reader
+from stax.artifact.scalars import expr, literal, parse_canonical
 from stax.artifact.signature import Signature, Tree
 from stax.base.errors import SchemaError
 from stax.ir.expr import Expr, const, maximum, minimum, sym
