@@ -24,6 +24,8 @@ from stax.ir.source import Param, Source
 from stax.ir.value import substitute
 
 MAX_NAME = 120
+# Below this many elements wide loads gain nothing.
+SHORT = 8192
 _LOOP = "    for r0_offset in tl.range(0, r0_numel, R0_BLOCK):"
 
 
@@ -37,7 +39,7 @@ def emit(kernel: Kernel, target: Target) -> Source:
     lines = _lines(kernel, layout)
     heading = _index_lines(kernel, layout, "\n".join(lines))
     entry = entry_name(kernel)
-    body = "\n".join(heading + lines)
+    body = "\n".join(_both_ways(heading, lines) if _tail_matters(layout) else heading + lines)
     sizes = sorted(set(re.findall(r"\bks\d+\b", body)), key=lambda n: int(n[2:]))
     params = _params(kernel, layout, sizes)
     space = candidates(kernel, layout, target.arch)
@@ -138,6 +140,30 @@ def _index_lines(kernel: Kernel, layout: Layout, body: str) -> list[str]:
         if g.prefix != "r0_" or kernel.form == "per":
             lines += [f"    {text}" for text in axis_lines(g, body)]
     return lines
+
+
+def _tail_matters(layout: Layout) -> bool:
+    """One plain axis, long or unknown, whose length may not be a multiple of 16: the mask would make every load narrow."""
+    numel = layout.groups[0].numel
+    plain = len(layout.groups) == 1 and len(layout.groups[0].axes) == 1
+    return plain and numel % 16 != 0 and not (numel.is_const and numel.value < SHORT)
+
+
+def _both_ways(heading: list[str], lines: list[str]) -> list[str]:
+    """The body twice: full blocks without a mask, whose loads are as wide as the hardware's, and the last one with it."""
+    masked = "    xmask = xindex < xnumel"
+    top = [line for line in heading if line != masked]
+    inner = [f"    {line}" for line in lines]
+    full = "        xmask = tl.full([XBLOCK], True, tl.int1)"
+    return [
+        *top,
+        "    if xoffset + XBLOCK <= xnumel:",
+        full,
+        *inner,
+        "    else:",
+        f"    {masked}",
+        *inner,
+    ]
 
 
 def _wide(layout: Layout, text: str) -> str:

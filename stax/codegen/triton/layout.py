@@ -141,7 +141,8 @@ def _tiled(kernel: Kernel) -> tuple[Group, ...]:
 
 
 def coalesced_bytes(kernel: Kernel, cuts: tuple[int, ...]) -> int:
-    """Bytes an element that neighbouring lanes read or write next to each other when groups end before ``cuts``."""
+    """Bytes an element that neighbouring lanes read or write next to each other when groups end before ``cuts``. What
+    does not vary along the last axis is the same for neighbours anyway, and does not count."""
     if not kernel.axes:
         return 0
     hints = kernel.hints
@@ -150,7 +151,8 @@ def coalesced_bytes(kernel: Kernel, cuts: tuple[int, ...]) -> int:
     return sum(
         DTYPES[dtype].itemsize
         for offset, dtype in accesses(kernel)
-        if any(_is_contiguous(offset, a.name) for a in wide)
+        if kernel.axes[-1].name in offset.symbols
+        and any(_is_contiguous(offset, a.name) for a in wide)
     )
 
 
