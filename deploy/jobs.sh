@@ -2,7 +2,9 @@
 # Wants bash with set -euo pipefail, and the current folder at the root of the project.
 #
 #   shown COMMAND...            say it, run it, wait for it
-#   start NAME COMMAND...       a server; its first line of output goes to $WORK/NAME.out, which ends the wait
+#   start NAME COMMAND...       a server, whose output goes to $WORK/NAME.out and $WORK/NAME.log; STOP_WITH=KILL
+#                               before it when it takes long to end by itself
+#   await NAME CONDITION...     until the condition holds; ends the script when the server has ended
 #   virtual_environment DIR EXTRAS   make it, or reuse one of the same requirements
 #   free_port                   a port of this machine that nobody uses now
 
@@ -17,7 +19,7 @@ shown() { say "$*"; foreground "$@"; }
 # Bash acts on a signal only between commands, so long ones run as jobs that it waits for.
 foreground() {
     "$@" </dev/null &
-    JOBS+=($!)
+    JOBS+=("$! TERM")
     local status=0
     wait $! || status=$?
     unset 'JOBS[-1]'
@@ -29,21 +31,28 @@ start() { # NAME COMMAND...
     shift
     say "start $name: $*"
     "$@" </dev/null >"$WORK/$name.out" 2>"$WORK/$name.log" &
-    local pid=$!
-    JOBS+=("$pid")
-    until [ "$(wc -l <"$WORK/$name.out")" -gt 0 ]; do
-        kill -0 "$pid" 2>/dev/null || { tail -n 20 "$WORK/$name.log" >&2; die "$name did not start"; }
+    JOBS+=("$! ${STOP_WITH:-TERM}")
+    printf '%s' $! >"$WORK/$name.pid"
+}
+
+await() { # NAME CONDITION...
+    local name=$1 left=600
+    shift
+    until "$@" >/dev/null 2>&1; do
+        if ! kill -0 "$(cat "$WORK/$name.pid")" 2>/dev/null || [ $((left -= 1)) = 0 ]; then
+            tail -n 20 "$WORK/$name.out" "$WORK/$name.log" >&2
+            die "$name did not start"
+        fi
         sleep 0.1
     done
 }
 
 stop_all() {
-    local status=$?
+    local status=$? job
     trap '' INT TERM HUP
     trap - EXIT
-    local pid
-    for pid in ${JOBS[@]+"${JOBS[@]}"}; do kill -TERM -- "-$pid" 2>/dev/null || true; done
-    for pid in ${JOBS[@]+"${JOBS[@]}"}; do wait_or_kill "$pid"; done
+    for job in ${JOBS[@]+"${JOBS[@]}"}; do kill "-${job#* }" -- "-${job% *}" 2>/dev/null || true; done
+    for job in ${JOBS[@]+"${JOBS[@]}"}; do wait_or_kill "${job% *}"; done
     rm -rf "$WORK"
     exit "$status"
 }

@@ -43,13 +43,15 @@ field() { # NAME FIELD
 
 servers() {
     start s3 "$BIN/python" tests/servers.py s3 "$WORK/s3" 0
+    start ray "$BIN/python" tests/farm_cluster.py "$WORK/ray"
+    await s3 grep -q '}$' "$WORK/s3.out"
     STAX_TEST_S3_ENDPOINT=$(field s3 endpoint)
     STAX_TEST_S3_BUCKET=$(field s3 bucket)
     AWS_ACCESS_KEY_ID=$(field s3 AWS_ACCESS_KEY_ID)
     AWS_SECRET_ACCESS_KEY=$(field s3 AWS_SECRET_ACCESS_KEY)
     export STAX_TEST_S3_ENDPOINT STAX_TEST_S3_BUCKET AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY
     export AWS_EC2_METADATA_DISABLED=true
-    start ray "$BIN/python" tests/farm_cluster.py "$WORK/ray"
+    await ray grep -q '}$' "$WORK/ray.out"
     STAX_TEST_RAY_ADDRESS=$(field ray address)
     export STAX_TEST_RAY_ADDRESS
 }

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
+import re
 import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import import_module, metadata, util
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import cast
 
+from stax.artifact.artifact import Constraints
 from stax.base.digest import sha256
-from stax.base.errors import StaxError
+from stax.base.errors import Incompatible, StaxError
 from stax.base.options import Environment
-from stax.base.target import CPU_LEVELS, CUDA_ARCHS, Target, Toolchain, cpu_levels_of
+from stax.base.target import CPU_LEVELS, CUDA_ARCHS, Target, Toolchain
 from stax.store import Store, layout, open_store
 
 LEAST_PYTHON = (3, 11)
+OPENMP = re.compile(r"lib(gomp|omp|iomp5)\b[^/]*$")
 OK, ABSENT, BROKEN = "ok", "absent", "broken"
 
 
@@ -85,16 +86,14 @@ def tools(toolchain: Toolchain, cxx: str) -> Iterator[Finding]:
 
 
 def openmp() -> Finding:
-    """The library that CPU kernels share their work with."""
-    for name in ("libgomp.so.1", ctypes.util.find_library("gomp")):
-        if name and _loads(name):
-            return Finding("openmp", OK, name)
-    spec = util.find_spec("torch")
-    folders = [Path(p) / "lib" for p in (spec.submodule_search_locations or ())] if spec else []
-    beside = [path.name for folder in folders for path in folder.glob("libgomp*")]
-    if beside:
-        return Finding("openmp", OK, f"{beside[0]} of torch")
-    return Finding("openmp", BROKEN, "no libgomp", "install libgomp1")
+    """The library that CPU kernels share their work with: the one that torch has loaded."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    loaded = sorted({line.split()[-1] for line in maps.splitlines() if OPENMP.search(line)})
+    if loaded:
+        return Finding("openmp", OK, " ".join(Path(path).name for path in loaded))
+    return Finding(
+        "openmp", BROKEN, "torch loads none", "install a torch that is built with OpenMP"
+    )
 
 
 def cache_folder(environment: Environment) -> Finding:
@@ -136,11 +135,23 @@ def farm(address: str) -> Finding:
     return Finding("farm", OK, f"{address}; {found}")
 
 
-def runnable() -> dict[str, str]:
-    """Targets that kernels can run for on this machine: name to what runs them."""
-    levels = cpu_levels_of(_cpu_flags())
-    found = {f"cpu:{level}": "this CPU" for level in levels}
-    return found | {f"cuda:{arch}": device for arch, device in _cuda_devices().items()}
+def runnable() -> list[Target]:
+    """Targets whose kernels load on this machine, by the very check that loading makes."""
+    try:
+        # Imports torch, which is what knows the devices.
+        from stax.runtime.constraints import check, machine_facts
+    except ModuleNotFoundError:
+        return []  # without torch nothing runs, and the line of torch says so
+    facts = machine_facts()
+    found: list[Target] = []
+    for target in known_targets():
+        arch = {"cpu_level" if target.kind == "cpu" else "cuda_arch": target.arch}
+        try:
+            check(Constraints(**arch), facts)
+        except Incompatible:
+            continue
+        found.append(target)
+    return found
 
 
 def known_targets() -> list[Target]:
@@ -177,45 +188,3 @@ def _write_read_delete(opened: Store, blob: str, raw: bytes) -> None:
         opened.get(blob)
     finally:
         opened.delete(blob)
-
-
-def _cpu_flags() -> frozenset[str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return frozenset()
-    line = next((line for line in text.splitlines() if line.startswith("flags")), "")
-    return frozenset(line.partition(":")[2].split())
-
-
-def _cuda_devices() -> dict[str, str]:
-    """What the driver's devices run: "sm_90" to "cuda device 0"; empty without a driver."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return {}
-    count = ctypes.c_int()
-    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
-        return {}
-    found: dict[str, str] = {}
-    for index in range(count.value):
-        major, minor = (_attribute(driver, index, which) for which in (75, 76))
-        for arch in CUDA_ARCHS:
-            number = int(arch.removeprefix("sm_"))
-            if number // 10 == major and number % 10 <= minor:
-                found.setdefault(arch, f"cuda device {index} (sm_{major}{minor})")
-    return found
-
-
-def _attribute(driver: ctypes.CDLL, index: int, which: int) -> int:
-    value = ctypes.c_int()
-    driver.cuDeviceGetAttribute(ctypes.byref(value), which, index)
-    return value.value
-
-
-def _loads(name: str) -> bool:
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        return False
-    return True

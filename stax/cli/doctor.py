@@ -68,12 +68,12 @@ def examine(
         checks.python(),
         *(checks.package(p) for p in checks.PACKAGES),
         *checks.tools(toolchain, environment.cxx),
-        checks.openmp(),
         checks.cache_folder(environment),
         checks.store(store_url, environment),
         checks.farm(farm_address),
         *_builds(toolchain, environment.cxx, builds),
         *_runs(runs),
+        checks.openmp(),
     ]
 
 
@@ -135,19 +135,23 @@ def _runs(asked: Sequence[Target]) -> list[Finding]:
     runnable = checks.runnable()
     findings: list[Finding] = []
     for kind in CANARIES:
-        names = [name.partition(":")[2] for name in runnable if name.startswith(f"{kind}:")]
-        if names:
-            findings.append(Finding(f"runs {kind}", OK, " ".join(names)))
+        archs = [target.arch for target in runnable if target.kind == kind]
+        if archs:
+            findings.append(Finding(f"runs {kind}", OK, " ".join(archs)))
         else:
-            step = (
-                "run on a machine with an NVIDIA driver" if kind == "cuda" else "use an x86-64 CPU"
+            findings.append(
+                Finding(f"runs {kind}", checks.ABSENT, "nothing here runs it", _machine(kind))
             )
-            findings.append(Finding(f"runs {kind}", checks.ABSENT, "nothing here runs it", step))
     for target in asked:
-        runner = runnable.get(str(target))
-        findings.append(
-            Finding(f"run {target}", OK, runner)
-            if runner
-            else Finding(f"run {target}", BROKEN, "nothing here runs it", "see the lines above")
-        )
+        name = f"run {target}"
+        if target in runnable:
+            findings.append(Finding(name, OK, "runs"))
+        else:
+            findings.append(Finding(name, BROKEN, "nothing here runs it", _machine(target.kind)))
     return findings
+
+
+def _machine(kind: str) -> str:
+    if kind == "cuda":
+        return "use a machine with such a device, and a torch that sees it"
+    return "use a machine with such a CPU"
