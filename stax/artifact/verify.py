@@ -311,10 +311,15 @@ def _verify_step(step: Step, artifact: Artifact, where: str) -> None:
 def _verify_launch(step: Launch, artifact: Artifact, where: str) -> None:
     _check(step.binary < len(artifact.binaries), "an index of a binary", step.binary, where)
     params = artifact.binaries[step.binary].params
-    pointers = sum(p.kind in POINTERS for p in params)
+    given = [p for p in params if p.kind in POINTERS]
+    pointers = len(given)
     sizes = sum(p.kind == "size" for p in params)
     _check(len(step.tensors) == pointers, f"{pointers} tensors", len(step.tensors), where)
     _check(len(step.sizes) == sizes, f"{sizes} sizes", len(step.sizes), where)
+    written = {name for name, p in zip(step.tensors, given) if p.kind != "in"}
+    _check(
+        not written & set(artifact.inputs), "kernels that write no input", sorted(written), where
+    )
 
 
 def is_allowed(target: str) -> bool:

@@ -39,3 +39,12 @@ def laid_out(x: Tensor, sizes: Sizes, strides: Sizes) -> Tensor:
         return x
     same = all(a == b for a, b, size in zip(x.stride(), strides, sizes) if size > 1)
     return x if same else x.new_empty_strided(sizes, strides).copy_(x)
+
+
+def aligned(x: Tensor) -> Tensor:
+    """A copy of the same sizes and strides at the start of fresh memory."""
+    if x.numel() == 0:
+        return x
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride()))
+    flat = x.as_strided((extent,), (1,), x.storage_offset()).clone()
+    return flat.as_strided(x.shape, x.stride(), 0)

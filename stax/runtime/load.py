@@ -149,7 +149,9 @@ class CudaKernels:
         with self._lock:
             if device not in self._loaded:
                 pairs = zip(self._binaries, self._data)
-                self._loaded[device] = [load_cubin(d, b.entry, dict(b.meta)) for b, d in pairs]
+                self._loaded[device] = [
+                    load_cubin(d, b.entry, dict(b.meta), device) for b, d in pairs
+                ]
             return self._loaded[device]
 
 

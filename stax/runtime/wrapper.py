@@ -3,6 +3,7 @@
 Kernels receive ``data_ptr()`` of each tensor, so offsets inside a kernel count from the tensor's own first element: the
 storage offset of an input is not applied again. A TensorRef on an input counts from the start of its storage, as torch's
 as_strided does; on a temp the two are the same. The text is made from indices and integers alone.
+A CUDA kernel may assume pointers at multiples of 16 bytes: a tensor that lies otherwise is copied first.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from stax.artifact.artifact import (
     Step,
 )
 from stax.artifact.guards import TensorGuard
+from stax.artifact.verify import POINTERS
 from stax.base.errors import LoadError
 from stax.ir.expr import Expr, const
 from stax.ir.program import Arg, Listed, TensorRef, contiguous
-from stax.runtime.alloc import allocator, laid_out, view
+from stax.runtime.alloc import aligned, allocator, laid_out, view
 from stax.runtime.literals import from_literal
 from stax.runtime.spell import spell, spell_tuple
 
@@ -87,10 +89,13 @@ class _Emitter:
         self.locals = {name: f"x{i}" for i, name in enumerate(artifact.inputs)}
         self.known = _input_geometry(artifact)
         self.frame: list[int] = []
+        self.allocated: set[str] = set()
+        self.copies: dict[str, str] = {}
         self.objects: dict[str, Any] = {
             "empty": allocator(artifact.target.kind),
             "view": view,
             "laid_out": laid_out,
+            "aligned": aligned,
             "raise_bounds": _raise_bounds,
             "grad_enabled": torch.is_grad_enabled,
             "set_grad": torch._C._set_grad_enabled,
@@ -123,11 +128,11 @@ class _Emitter:
             head.append("a, b = frame = frames.take()")
             self.lines.insert(len(self.lines) - 1, "frames.give(frame)")
         body = "\n  ".join([*head, *self.lines])
-        restore = " if grad: set_grad(True)" + ("\n  if p != d: exchange(p)" if self.cuda else "")
+        restore = "  if grad: set_grad(True)" + ("\n  if p != d: exchange(p)" if self.cuda else "")
         start = " p = d = -1\n" if self.cuda else ""
         return (
             f"def forward(inputs, symbols):\n{start} grad = grad_enabled()\n if grad: set_grad(False)\n"
-            f" try:\n  {body}\n finally:\n {restore}\n"
+            f" try:\n  {body}\n finally:\n{restore}\n"
         )
 
     def line(self, text: str) -> None:
@@ -150,41 +155,57 @@ class _Emitter:
 
     def alloc(self, step: Alloc) -> None:
         local = self.define(step.name, Geometry(step.shape, step.strides, const(0)))
+        self.allocated.add(step.name)
         dtype = self.hold(getattr(torch, step.dtype))
         sizes, strides = spell_tuple(step.shape, self.names), spell_tuple(step.strides, self.names)
         self.line(f"{local} = empty({sizes}, {strides}, {dtype})")
 
     def launch(self, step: Launch) -> None:
-        pointers = [f"{self.locals[name]}.data_ptr()" for name in step.tensors]
-        sizes = [spell(e, self.names) for e in step.sizes]
         if self.cuda:
-            self.launch_cuda(step, pointers, sizes)
+            self.launch_cuda(step)
             return
         at = len(self.frame)
-        for pointer in pointers:
-            self.line(f"a[{len(self.frame)}] = {pointer}")
+        for name in step.tensors:
+            self.line(f"a[{len(self.frame)}] = {self.locals[name]}.data_ptr()")
             self.frame.append(0)
-        for expr, size in zip(step.sizes, sizes):
+        for expr in step.sizes:
             if not expr.is_const:
-                self.line(f"a[{len(self.frame)}] = {size}")
+                self.line(f"a[{len(self.frame)}] = {spell(expr, self.names)}")
             self.frame.append(expr.value if expr.is_const else 0)
-        where = f"b + {at * ITEM_BYTES}, b + {(at + len(pointers)) * ITEM_BYTES}"
+        where = f"b + {at * ITEM_BYTES}, b + {(at + len(step.tensors)) * ITEM_BYTES}"
         name = self.hold(self.artifact.binaries[step.binary].name)
         self.line(f"if k{step.binary}({where}): raise_bounds({name})")
 
-    def launch_cuda(self, step: Launch, pointers: Sequence[str], sizes: Sequence[str]) -> None:
+    def launch_cuda(self, step: Launch) -> None:
         binary = self.artifact.binaries[step.binary]
-        params = [p.name for p in binary.params if p.kind == "size"]
+        given = [p for p in binary.params if p.kind in POINTERS]
+        pointers = [
+            f"{self.aligned(name) if p.divisible16 else self.locals[name]}.data_ptr(), "
+            for name, p in zip(step.tensors, given)
+        ]
         names = {name: str(value) for name, value in binary.config.values}
-        for i, (param, size) in enumerate(zip(params, sizes)):
-            self.line(f"z{i} = {size}")
+        params = [p.name for p in binary.params if p.kind == "size"]
+        for i, (param, size) in enumerate(zip(params, step.sizes)):
+            self.line(f"z{i} = {spell(size, self.names)}")
             names[param] = f"z{i}"
         grid = [spell(e, names) for e in binary.grid]
         grid += ["1"] * (3 - len(grid))
-        self.line(f"g = ({', '.join(grid)})")
-        given = "".join(f"z{i}, " for i in range(len(sizes)))
-        call = f"k[{step.binary}].launch(g, ({''.join(f'{p}, ' for p in pointers)}), ({given}), stream)"
-        self.line(f"if g[0] and g[1] and g[2]: {call}")
+        sizes = "".join(f"z{i}, " for i in range(len(params)))
+        self.line(
+            f"k[{step.binary}].launch(({', '.join(grid)}), ({''.join(pointers)}), ({sizes}), stream)"
+        )
+
+    def aligned(self, name: str) -> str:
+        """A local whose first element lies at a multiple of 16 bytes. What the artifact allocates always does."""
+        if name in self.allocated:
+            return self.locals[name]
+        local = self.locals[name]
+        if name not in self.copies:
+            self.copies[name] = f"y{len(self.copies)}"
+            self.line(
+                f"{self.copies[name]} = aligned({local}) if {local}.data_ptr() & 15 else {local}"
+            )
+        return self.copies[name]
 
     def call(self, step: Call) -> None:
         operator, listed = _operator(step)
@@ -213,8 +234,10 @@ class _Emitter:
         )
 
     def free(self, step: Free) -> None:
-        if step.names:
-            self.line(f"del {', '.join(self.locals[name] for name in step.names)}")
+        gone = [self.locals[name] for name in step.names]
+        gone += [self.copies.pop(name) for name in step.names if name in self.copies]
+        if gone:
+            self.line(f"del {', '.join(gone)}")
 
     def copy_back(self, step: CopyBack) -> None:
         self.line(f"{self.locals[step.target]}.copy_({self.locals[step.source]})")

@@ -221,6 +221,7 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
     ("forward[0]", forward(Launch(1, ("in0",), shape(1, 1)), *STEPS)),
     ("forward[0]", forward(Launch(1, ("in0", "in1"), shape(1)), *STEPS)),
     ("forward[0]", forward(Launch(1, ("in0", "t1"), shape(1, 1)), *STEPS)),
+    ("forward[0]", forward(Launch(1, ("in0", "in2"), shape(1, 1)), *STEPS)),
     ("forward[4]", forward(*STEPS[:4], Launch(1, ("t0", "t1"), shape(1, 1)), *STEPS[4:])),
     ("forward[4]", forward(*STEPS[:4], Free(("t0",)), *STEPS[4:])),
     ("forward[4]", forward(*STEPS[:4], Alloc("t0", "float32", shape(1), shape(1)), *STEPS[4:])),
