@@ -13,17 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from servers import S3Server, s3_server
-from suites.store_suite import (
-    KEY,
-    Place,
-    ProcessSuite,
-    Seen,
-    StoreSuite,
-    blob,
-    flip,
-    make_record,
-    truncate,
-)
+from suites.record_suite import ProcessSuite, RecordSuite
+from suites.store_doubles import KEY, Place, Seen, blob, flip, make_record, truncate
+from suites.store_suite import StoreSuite
 
 from stax.base.errors import Corrupt, Missing, Refused, StoreError, Transient
 from stax.store import Counters, Records, Retrying, Store, Verified, layout, open_store
@@ -55,7 +47,7 @@ def url(s3_server: S3Access) -> str:
     return s3_server.url(uuid.uuid4().hex)
 
 
-class TestS3(StoreSuite):
+class TestS3(StoreSuite, RecordSuite):
     @pytest.fixture
     def place(self, url: str) -> Iterator[Place]:
         raw = open_s3(url, "")

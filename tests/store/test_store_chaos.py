@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from suites.store_suite import Faulty, empty, flip, make_record, truncate
+from suites.store_doubles import Faulty, empty, flip, make_record, truncate
 
 from stax.base.errors import Corrupt, Missing, Refused, StoreError, Transient
 from stax.store import MemoryStore, Record, Records, Tiered, Verified

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from suites.store_suite import Place, ProcessSuite, StoreSuite, blob
+from suites.record_suite import ProcessSuite, RecordSuite
+from suites.store_doubles import Place, blob
+from suites.store_suite import StoreSuite
 
 from stax.base.errors import Corrupt, Missing, Refused, Transient
 from stax.store import Counters, Records, Store, Tiered, layout, open_store
@@ -34,7 +36,7 @@ class FilePlace:
         return open_store(self.folder.as_uri())
 
 
-class TestFile(StoreSuite, ProcessSuite):
+class TestFile(StoreSuite, RecordSuite, ProcessSuite):
     @pytest.fixture
     def place(self, tmp_path: Path) -> Place:
         return FilePlace(tmp_path / "a store")

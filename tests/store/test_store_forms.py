@@ -8,7 +8,7 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from suites.store_suite import KEY, OTHER, make_record
+from suites.store_doubles import KEY, OTHER, make_record
 
 from stax.base.errors import Refused, SchemaError
 from stax.store import Bundle, Record, layout

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from suites.store_suite import KEY, Faulty, Seen, blob, flip, make_record
+from suites.store_doubles import KEY, Faulty, Seen, blob, flip, make_record
 
 from stax.base.errors import Corrupt, Missing, OptionError, Refused, StoreError, Transient
 from stax.base.observe import fan_out

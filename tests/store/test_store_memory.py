@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from suites.store_suite import Place, StoreSuite
+from suites.record_suite import RecordSuite
+from suites.store_doubles import Place
+from suites.store_suite import StoreSuite
 
 from stax.store import MemoryStore, Store, Tiered, Verified
 
@@ -33,13 +35,13 @@ class TieredPlace:
         return Tiered(Verified(self.local), Verified(self.remote))
 
 
-class TestMemory(StoreSuite):
+class TestMemory(StoreSuite, RecordSuite):
     @pytest.fixture
     def place(self) -> Place:
         return MemoryPlace()
 
 
-class TestTiered(StoreSuite):
+class TestTiered(StoreSuite, RecordSuite):
     @pytest.fixture
     def place(self) -> Place:
         return TieredPlace()

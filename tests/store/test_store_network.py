@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from suites.store_suite import Seen, blob, make_record
+from suites.store_doubles import Seen, blob, make_record
 
 from stax.base.errors import Refused, StoreError, Transient
 from stax.store import Breaker, Records, Retrying, Tiered, Verified, layout, open_store

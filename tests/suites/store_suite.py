@@ -1,27 +1,32 @@
-"""What every store must do. A test class inherits StoreSuite (and ProcessSuite, if other processes can open it) and gives a ``place``."""
+"""What every store must do. A test class inherits StoreSuite and gives a ``place``."""
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol
 
 import pytest
-import zstandard
+from suites.store_doubles import (
+    KEY,
+    OTHER,
+    Place,
+    blob,
+    bomb,
+    damage,
+    empty,
+    flip,
+    in_threads,
+    liar,
+    trailing,
+    truncate,
+    unsized,
+)
 
-from stax.base.digest import sha256
-from stax.base.errors import Corrupt, Missing, Refused, SchemaError
-from stax.base.observe import Event
-from stax.store import Bundle, Record, Records, Store, Verified, layout, open_store
-
-KEY = sha256(b"key")
-OTHER = sha256(b"other key")
+from stax.base.errors import Corrupt, Missing, Refused
+from stax.store import layout
 
 BAD_NAMES = (
     "",
@@ -49,157 +54,6 @@ BAD_NAMES = (
     "act\\dev\\kernel\\k\\v",
     "tmp/0123",
 )
-
-
-class Place(Protocol):
-    """Where a store lives. ``raw`` is what is under its layers."""
-
-    @property
-    def raw(self) -> Store: ...
-
-    def open(self) -> Store: ...
-
-
-@dataclass
-class Seen:
-    """An observer that keeps the events."""
-
-    events: list[Event] = field(default_factory=list)
-
-    def __call__(self, event: Event) -> None:
-        self.events.append(event)
-
-    def named(self, name: str) -> list[Event]:
-        return [event for event in self.events if event.name == name]
-
-
-@dataclass
-class Faulty:
-    """A layer that asks ``fault(verb, name)`` before each call: it may raise, or do something else to the store."""
-
-    inner: Store
-    fault: Callable[[str, str], None]
-
-    @property
-    def url(self) -> str:
-        return self.inner.url
-
-    @property
-    def shared(self) -> Store:
-        return self
-
-    def get(self, name: str) -> bytes:
-        self.fault("get", name)
-        return self.inner.get(name)
-
-    def put(self, name: str, data: bytes) -> bool:
-        self.fault("put", name)
-        return self.inner.put(name, data)
-
-    def missing(self, names: Iterable[str]) -> set[str]:
-        wanted = set(names)
-        absent = self.inner.missing(wanted)
-        for name in wanted:
-            self.fault("missing", name)
-        return absent
-
-    def list(self, prefix: str) -> Iterator[str]:
-        for name in self.inner.list(prefix):
-            self.fault("list", name)
-            yield name
-
-    def delete(self, name: str) -> None:
-        self.fault("delete", name)
-        self.inner.delete(name)
-
-    def heal(self, name: str, data: bytes) -> None:
-        self.fault("heal", name)
-        self.inner.heal(name, data)
-
-    def swap(self, name: str, data: bytes, expect: str | None) -> str:
-        self.fault("swap", name)
-        return self.inner.swap(name, data, expect)
-
-    def get_tag(self, name: str) -> tuple[bytes, str]:
-        self.fault("get_tag", name)
-        return self.inner.get_tag(name)
-
-    def close(self) -> None:
-        self.inner.close()
-
-
-def blob(data: bytes) -> tuple[str, bytes]:
-    """Name and bytes of a blob."""
-    return layout.cas(sha256(data)), data
-
-
-def make_record(key: str = KEY, seed: int = 0, count: int = 3) -> tuple[Record, dict[str, bytes]]:
-    """A record with blobs, all functions of ``seed``."""
-    rng = random.Random(seed)
-    blobs = [rng.randbytes(rng.randrange(1, 5000)) for _ in range(count)]
-    held = {sha256(data): data for data in blobs}
-    body = {"seed": seed, "grid": [seed, 1, 1], "name": "poi_0"}
-    return Record("kernel", key, sha256(str(seed).encode()), body, tuple(held)), held
-
-
-def in_threads(count: int, run: Callable[[int], object]) -> list[object]:
-    """Results of run(0) … run(count - 1), all released at the same moment."""
-    gate = threading.Barrier(count)
-
-    def start(index: int) -> object:
-        gate.wait(30)
-        return run(index)
-
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(start, range(count)))
-
-
-def damage(place: Place, name: str, change: Callable[[bytes], bytes]) -> None:
-    """Change the stored bytes behind the back of the layers."""
-    place.raw.heal(name, change(place.raw.get(name)))
-
-
-def flip(data: bytes) -> bytes:
-    if not data:
-        return b"x"
-    middle = len(data) // 2
-    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
-
-
-def truncate(data: bytes) -> bytes:
-    return data[: len(data) // 2]
-
-
-def empty(data: bytes) -> bytes:
-    return b""
-
-
-def frame(size_bytes: int, blocks: int) -> bytes:
-    """A zstd frame that states a size, and holds so many blocks of 128 KiB of zeros (4 bytes each)."""
-    run = 1 << 17
-    block, last = ((run << 3 | 1 << 1 | end).to_bytes(3, "little") + b"\0" for end in (0, 1))
-    head = b"\x28\xb5\x2f\xfd\xc0\x50" + size_bytes.to_bytes(8, "little")
-    return head + block * (blocks - 1) + last
-
-
-def bomb(data: bytes) -> bytes:
-    """4 GiB in 131 kB, honestly stated."""
-    return frame(4 << 30, 4 << 13)
-
-
-def liar(data: bytes) -> bytes:
-    """4 GiB in 131 kB, stated as 10 kB."""
-    return frame(10_000, 4 << 13)
-
-
-def unsized(data: bytes) -> bytes:
-    """A frame that does not state how large it becomes."""
-    packer = zstandard.ZstdCompressor(write_content_size=False).compressobj()
-    return packer.compress(bytes(1000)) + packer.flush()
-
-
-def trailing(data: bytes) -> bytes:
-    return data + b"more"
 
 
 class StoreSuite:
@@ -428,202 +282,3 @@ class StoreSuite:
                 done.set()
             assert reader.result() <= dict(blobs).keys()
         assert set(store.list("")) == dict(blobs).keys()
-
-    # ── records ──────────────────────────────────────────────────────────────────────────────────
-
-    def test_publish_and_find(self, place: Place) -> None:
-        records = Records(place.open(), "dev")
-        record, blobs = make_record()
-        assert records.find("kernel", KEY) == []
-        assert records.publish(record, blobs) is True
-        assert records.publish(record, blobs) is False
-        assert Records(place.open(), "dev").find("kernel", KEY) == [record]
-        assert records.fetch(record.blobs) == blobs
-        assert records.find("kernel", OTHER) == []
-        assert Records(place.open(), "prod").find("kernel", KEY) == []
-
-    def test_variants_are_found_in_order(self, place: Place) -> None:
-        records = Records(place.open(), "dev")
-        made = [make_record(seed=seed, count=1) for seed in range(5)]
-        for record, blobs in made:
-            records.publish(record, blobs)
-        expected = sorted((record for record, _ in made), key=lambda r: r.variant)
-        assert records.find("kernel", KEY) == expected
-
-    def test_record_without_its_blob_does_not_count(self, place: Place) -> None:
-        seen = Seen()
-        records = Records(place.open(), "dev", seen)
-        record, blobs = make_record()
-        records.publish(record, blobs)
-        place.raw.delete(layout.cas(record.blobs[1]))
-        assert Records(_fresh(place), "dev", seen).find("kernel", KEY) == []
-        assert record.blobs[1] in str(seen.named("store.skip")[0].fields["reason"])
-        assert Records(_fresh(place), "dev").publish(record, blobs) is False
-        assert Records(_fresh(place), "dev").find("kernel", KEY) == [record]
-
-    def test_record_that_names_nothing_given_nor_stored_is_not_written(self, place: Place) -> None:
-        records = Records(place.open(), "dev")
-        record, blobs = make_record()
-        lost = dict(list(blobs.items())[1:])
-        with pytest.raises(Missing, match=record.blobs[0]):
-            records.publish(record, lost)
-        assert list(place.open().list("")) == []
-
-    def test_blob_evicted_after_it_was_seen(self, place: Place) -> None:
-        """The next publish asks again instead of trusting what it knew."""
-        record, blobs = make_record()
-        gone = layout.cas(record.blobs[0])
-        records = Records(place.open(), "dev")
-        records.put_blob(blobs[record.blobs[0]])
-
-        def evict(verb: str, name: str) -> None:
-            if verb == "missing" and name == gone:
-                place.raw.delete(gone)
-
-        Records(Faulty(_fresh(place), evict), "dev").publish(record, blobs)
-        assert Records(_fresh(place), "dev").find("kernel", KEY) == []
-        Records(_fresh(place), "dev").publish(record, blobs)
-        assert Records(_fresh(place), "dev").find("kernel", KEY) == [record]
-
-    def test_first_record_stays_and_the_difference_is_told(self, place: Place) -> None:
-        seen = Seen()
-        records = Records(place.open(), "dev", seen)
-        record, blobs = make_record()
-        other = Record(record.kind, record.key, record.variant, {"other": True}, ())
-        records.publish(record, blobs)
-        assert records.publish(other) is False
-        assert records.find("kernel", KEY) == [record]
-        assert len(seen.named("store.nondeterminism")) == 1
-
-    def test_other_record_replaces_one_whose_blobs_are_gone(self, place: Place) -> None:
-        record, blobs = make_record()
-        Records(place.open(), "dev").publish(record, blobs)
-        place.raw.delete(layout.cas(record.blobs[0]))
-        other, other_blobs = make_record(seed=7)
-        other = Record(record.kind, record.key, record.variant, other.body, other.blobs)
-        assert Records(_fresh(place), "dev").publish(other, other_blobs) is True
-        assert Records(_fresh(place), "dev").find("kernel", KEY) == [other]
-
-    @pytest.mark.parametrize("change", [flip, truncate, empty])
-    def test_damaged_record_is_skipped_and_replaced(
-        self, place: Place, change: Callable[[bytes], bytes]
-    ) -> None:
-        seen = Seen()
-        record, blobs = make_record()
-        name = layout.act("dev", record.kind, record.key, record.variant)
-        Records(place.open(), "dev").publish(record, blobs)
-        damage(place, name, change)
-        records = Records(_fresh(place), "dev", seen)
-        assert records.find("kernel", KEY) == []
-        assert len(seen.named("store.skip")) == 1
-        assert records.publish(record, blobs) is True
-        assert Records(_fresh(place), "dev").find("kernel", KEY) == [record]
-
-    def test_record_of_another_schema_is_skipped_and_replaced(self, place: Place) -> None:
-        seen = Seen()
-        record, blobs = make_record()
-        store = place.open()
-        name = layout.act("dev", record.kind, record.key, record.variant)
-        for foreign in (b"\x81\xa6schema\x63", b"\x90", b"\xc1", record.encode() + b"\xc0", b""):
-            store.heal(name, foreign)
-            records = Records(store, "dev", seen)
-            assert records.find("kernel", KEY) == []
-            assert records.publish(record, blobs) is True
-            assert records.find("kernel", KEY) == [record]
-        assert len(seen.named("store.skip")) == len(seen.named("store.replace")) == 5
-
-    def test_record_copied_to_another_key_is_skipped(self, place: Place) -> None:
-        store = place.open()
-        record, blobs = make_record()
-        Records(store, "dev").publish(record, blobs)
-        copied = store.get(layout.act("dev", "kernel", KEY, record.variant))
-        store.put(layout.act("dev", "kernel", OTHER, record.variant), copied)
-        assert Records(store, "dev").find("kernel", OTHER) == []
-
-    def test_rewrite_heals_without_having_seen_the_damage(self, place: Place) -> None:
-        record, blobs = make_record()
-        Records(place.open(), "dev").publish(record, blobs)
-        for digest in record.blobs:
-            damage(place, layout.cas(digest), flip)
-        assert Records(_fresh(place), "dev").publish(record, blobs, rewrite=True) is False
-        assert Records(_fresh(place), "dev").fetch(record.blobs) == blobs
-
-    def test_damaged_blobs_make_their_record_a_miss_until_republished_once(
-        self, place: Place
-    ) -> None:
-        record, blobs = make_record()
-        Records(place.open(), "dev").publish(record, blobs)
-        for digest in record.blobs[:2]:
-            damage(place, layout.cas(digest), flip)
-        records = Records(_fresh(place), "dev")
-        with pytest.raises(Corrupt):
-            records.fetch(record.blobs)
-        assert records.find("kernel", KEY) == []
-        records.publish(record, blobs)
-        assert records.find("kernel", KEY) == [record]
-        assert records.fetch(record.blobs) == blobs
-
-    def test_bundles_and_tags(self, place: Place) -> None:
-        records = Records(place.open(), "dev")
-        record, blobs = make_record()
-        sizes = tuple((digest, len(data)) for digest, data in blobs.items())
-        bundle = Bundle(("cuda:sm_90", "cpu:x86-64-v3"), (record,), sizes, {"model": "tiny"})
-        with pytest.raises(Missing):
-            records.put_bundle(bundle)
-        records.publish(record, blobs)
-        digest = records.put_bundle(bundle)
-        assert records.put_bundle(bundle) == digest
-        assert Records(place.open(), "dev").get_bundle(digest) == bundle
-        with pytest.raises(Missing):
-            records.set_tag("prod", "tiny@2026-11", OTHER)
-        with pytest.raises(Missing):
-            records.get_tag("prod", "tiny@2026-11")
-        records.set_tag("prod", "tiny@2026-11", digest)
-        second = records.put_bundle(Bundle((), (), (), {"n": 2}))
-        records.set_tag("prod", "tiny@2026-11", second)
-        assert Records(place.open(), "dev").get_tag("prod", "tiny@2026-11") == second
-        assert records.list_tags("prod") == ["tiny@2026-11"]
-        assert records.list_tags("dev") == []
-
-    def test_damaged_tag_is_set_again(self, place: Place) -> None:
-        records = Records(place.open(), "dev")
-        digest = records.put_bundle(Bundle((), (), ()))
-        place.raw.swap(layout.tag("dev", "t"), b"garbage", None)
-        with pytest.raises((Corrupt, SchemaError)):
-            records.get_tag("dev", "t")
-        records.set_tag("dev", "t", digest)
-        assert Records(place.open(), "dev").get_tag("dev", "t") == digest
-
-
-def _fresh(place: Place) -> Store:
-    """A store without a warm local tier: what another machine sees."""
-    return Verified(place.raw)
-
-
-PROCESSES = 8
-KEYS = 12
-
-
-class ProcessSuite:
-    """What must hold when many processes use one store."""
-
-    def test_concurrent_publishers(self, place: Place, tmp_path: Path) -> None:
-        """Eight processes publish the same keys: no error, every record whole, one creator each."""
-        url = place.raw.url
-        with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
-            jobs = [(url, str(tmp_path / f"cache{i}"), KEYS) for i in range(PROCESSES)]
-            created = pool.starmap_async(publish_all, jobs, chunksize=1).get(120)
-        records = Records(place.open(), "dev")
-        for index in range(KEYS):
-            record, blobs = make_record(sha256(b"key %d" % index), seed=index)
-            assert records.find("kernel", record.key) == [record]
-            assert records.fetch(record.blobs) == blobs
-            assert sum(counts[index] for counts in created) == 1
-        assert len(list(place.open().list("act/"))) == KEYS
-
-
-def publish_all(url: str, cache_dir: str, count: int) -> list[bool]:
-    """Runs in a child process."""
-    records = Records(open_store(url, cache_dir=cache_dir), "dev")
-    made = [make_record(sha256(b"key %d" % index), seed=index) for index in range(count)]
-    return [records.publish(record, blobs) for record, blobs in made]
