@@ -350,4 +350,7 @@ def _cuda_head(artifact: Artifact) -> list[str]:
         None,
     )
     device = "current_device()" if first is None else f"inputs[{first}].get_device()"
-    return [f"d = {device}", "p = exchange(d)", "k = kernels(d)", "stream = raw_stream(d)"]
+    lines = [f"d = {device}", "p = exchange(d)", "k = kernels(d)", "stream = raw_stream(d)"]
+    # Constants were loaded on one device of the host; the call may be on another.
+    held = [f"x{i}" for i, s in enumerate(artifact.signature.inputs) if s.source == "constant"]
+    return lines + [f"if {x}.get_device() != d: {x} = {x}.to(d)" for x in held]
