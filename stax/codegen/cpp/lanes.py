@@ -6,8 +6,11 @@ from __future__ import annotations
 def _fold(name: str, combine: str) -> str:
     return f"""
 template <int N, class T> static inline T stax_fold_{name}(T* a) {{
-    for (int w = N / 2; w > 0; w /= 2)
-        for (int l = 0; l < w; ++l) a[l] = {combine};
+    if constexpr (N > 1) {{
+        #pragma GCC ivdep
+        for (int l = 0; l < N / 2; ++l) a[l] = {combine};
+        stax_fold_{name}<N / 2>(a);
+    }}
     return a[0];
 }}
 """
@@ -38,14 +41,14 @@ template <int N, class T, class U> static inline void stax_flush(T* a, U* sum) {
     for (int l = 0; l < N; ++l) sum[l] += a[l], a[l] = 0;
 }
 """,
-    "stax_fold_sum": _fold("sum", "a[l] + a[l + w]"),
-    "stax_fold_prod": _fold("prod", "a[l] * a[l + w]"),
-    "stax_fold_any": _fold("any", "a[l] | a[l + w]"),
-    "stax_fold_all": _fold("all", "a[l] & a[l + w]"),
-    "stax_fold_maximum": _fold("maximum", "stax_maximum(a[l], a[l + w])"),
-    "stax_fold_minimum": _fold("minimum", "stax_minimum(a[l], a[l + w])"),
-    "stax_fold_max": _fold("max", "stax_imax<T>(a[l], a[l + w])"),
-    "stax_fold_min": _fold("min", "stax_imin<T>(a[l], a[l + w])"),
+    "stax_fold_sum": _fold("sum", "a[l] + a[l + N / 2]"),
+    "stax_fold_prod": _fold("prod", "a[l] * a[l + N / 2]"),
+    "stax_fold_any": _fold("any", "a[l] | a[l + N / 2]"),
+    "stax_fold_all": _fold("all", "a[l] & a[l + N / 2]"),
+    "stax_fold_maximum": _fold("maximum", "stax_maximum(a[l], a[l + N / 2])"),
+    "stax_fold_minimum": _fold("minimum", "stax_minimum(a[l], a[l + N / 2])"),
+    "stax_fold_max": _fold("max", "stax_imax<T>(a[l], a[l + N / 2])"),
+    "stax_fold_min": _fold("min", "stax_imin<T>(a[l], a[l + N / 2])"),
     # Whether x replaces the extreme found before it: a NaN does, and nothing replaces a NaN.
     "stax_beats_max": """
 template <class T> static inline bool stax_beats_max(T x, T best) { return x > best || (x != x && best == best); }

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-# 2**k for the exponents of floats from 2**23 on; smaller floats use entry 0 as they are.
-_ENTRIES = 105
+# 2**k for the exponents of floats from 2**23 on, and one for infinity; smaller floats use entry 0 as they are.
+_ENTRIES = 106
 _BITS = 320
 
 
@@ -60,7 +60,7 @@ struct stax_angle { float r; uint32_t q; };
 static inline stax_angle stax_reduce(float x) {
     const float a = __builtin_fabsf(x);
     const uint32_t u = stax_bits(a), e = u >> 23;
-    const uint32_t k = e < 150u ? 0u : e > 254u ? 104u : e - 150u;
+    const int64_t k = (int64_t)(e < 150u ? 150u : e) - 150;
     const double m = e < 150u ? a : (float)(int32_t)((u & 0x7fffffu) | 0x800000u);
     const double y = m * stax_quarters.high[k], z = m * stax_quarters.middle[k];
     const double shifted = (y + z) + 6755399441055744.0, n = shifted - 6755399441055744.0;
