@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(asked: argparse.Namespace) -> list[str]:
     if asked.verb == "up":
-        return _status(cluster.ask(reach(_LIMIT_S).status.remote(), _LIMIT_S))
+        return _status(cluster.ask(reach().status.remote(), _LIMIT_S))
     actor = cluster.find_coordinator()
     if actor is None:
         return [f"no coordinator on this cluster; {cluster.resources()}"]

@@ -63,7 +63,7 @@ class Session:
 def open_session(max_workers: int, patience_s: float) -> Generator[Session]:
     """Find or start the coordinator of the cluster this process is connected to, and join it."""
     client = uuid.uuid4().hex[:12]
-    actor = reach(patience_s)
+    actor = reach()
     session = Session(actor, client)
     _ask(actor.join.remote(client, max_workers, patience_s), _ANSWER_LIMIT_S)
     try:
@@ -72,11 +72,11 @@ def open_session(max_workers: int, patience_s: float) -> Generator[Session]:
         session.leave()
 
 
-def reach(patience_s: float) -> cluster.Actor:
+def reach(limit_s: float = 60.0) -> cluster.Actor:
     """The coordinator of the cluster this process is connected to, started if need be. Raises FarmError."""
     environment = cluster.environment_for_workers()
     actor = cluster.start_coordinator(Coordinator, environment)
-    hello = _ask(actor.hello.remote(), patience_s)
+    hello = _ask(actor.hello.remote(), limit_s)
     if hello["wire"] != WIRE_VERSION:
         raise FarmError(
             "the coordinator of this cluster speaks another version",

@@ -34,11 +34,11 @@ LIMIT_S = 30.0
 
 def status() -> dict[str, Any]:
     """The farm as its coordinator sees it."""
-    return cluster.ask(reach(LIMIT_S).status.remote(), LIMIT_S)
+    return cluster.ask(reach().status.remote(), LIMIT_S)
 
 
 def stories(prefix: str) -> dict[str, list[tuple[float, str]]]:
-    return cluster.ask(reach(LIMIT_S).stories.remote(prefix), LIMIT_S)
+    return cluster.ask(reach().stories.remote(prefix), LIMIT_S)
 
 
 def worker_pids() -> list[int]:
@@ -208,7 +208,7 @@ def test_jobs_that_kill_their_worker_are_given_up(workshop: Workshop, salt: str)
 
 
 def test_max_workers_bounds_the_farm(open_workshop: Open, salt: str):
-    cluster.kill(reach(LIMIT_S))  # begin with no workers
+    cluster.kill(reach())  # begin with no workers
     shop = open_workshop(max_workers=1)
     shop.build(*[cpp_job(small_text(salt, number)) for number in range(4)])
     assert len(status()["each_worker"]) == 1

@@ -50,7 +50,7 @@ def answer(process: subprocess.Popen[str]) -> Mapping[str, Any]:
 
 
 def counts() -> Mapping[str, int]:
-    status = cluster.ask(reach(30).status.remote(), 30)
+    status = cluster.ask(reach().status.remote(), 30)
     return status["counts"]
 
 

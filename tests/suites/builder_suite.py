@@ -73,7 +73,7 @@ class Workshop:
                 if _name(process) == "cc1plus":
                     return process
             time.sleep(0.02)
-        raise AssertionError(f"no compiler ran within {limit_s:g} s")
+        raise AssertionError(f"no compiler seen in {limit_s:g} s; last events: {self.events[-3:]}")
 
 
 def worker_of(compiler: psutil.Process) -> psutil.Process:
