@@ -72,7 +72,30 @@ def decompositions() -> Decompositions:
     table[aten._scaled_dot_product_flash_attention.default] = flash_attention
     table[aten._scaled_dot_product_efficient_attention.default] = efficient_attention
     table[aten._scaled_dot_product_cudnn_attention.default] = cudnn_attention
+    table[aten.native_batch_norm.default] = native_batch_norm
     return table
+
+
+def native_batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> object:
+    """In training the operator writes the running statistics, which its schema does not say: written out here."""
+    if not training or mean is None or var is None:
+        return NotImplemented
+    functional = torch.ops.aten._native_batch_norm_legit_functional.default
+    out, centre, scale, new_mean, new_var = functional(
+        x, weight, bias, mean, var, True, momentum, eps
+    )
+    mean.copy_(new_mean)
+    var.copy_(new_var)
+    return out, centre, scale
 
 
 # -- attention in its plain form: two products around a softmax. Half types are computed in float32, as the fused
@@ -205,7 +228,17 @@ def flash_attention(
     state = torch.zeros((2,), dtype=torch.uint64, device=query.device)
     unused = torch.zeros((), dtype=torch.uint64, device=query.device)
     debug = query.new_zeros((0,))
-    return _laid_out(out, query), lse, None, None, query.shape[2], key.shape[2], state, unused, debug
+    return (
+        _laid_out(out, query),
+        lse,
+        None,
+        None,
+        query.shape[2],
+        key.shape[2],
+        state,
+        unused,
+        debug,
+    )
 
 
 def efficient_attention(

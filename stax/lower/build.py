@@ -114,9 +114,9 @@ class Call:
 
     def ref(self, view: View) -> TensorRef:
         """The view as an argument of a call to torch; copied first when it is not affine."""
-        found = views.tensor_ref(view, self.ranges)
+        found = views.tensor_ref(view)
         if found is None:
-            found = views.tensor_ref(self.copy(view), self.ranges)
+            found = views.tensor_ref(self.copy(view))
         assert found is not None
         return found
 

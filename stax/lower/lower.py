@@ -203,12 +203,12 @@ def _output(
         )
     meta = _meta(item)
     assert isinstance(meta, Meta)
-    found = views.tensor_ref(handle, builder.ranges, meta.strides)
+    found = views.tensor_ref(handle, meta.strides)
     if found is None:
         copy = Call(builder, "aten.clone.default", item.meta.get("where", ""), meta).fill(
             read(handle)
         )
-        found = views.tensor_ref(copy, builder.ranges, meta.strides)
+        found = views.tensor_ref(copy, meta.strides)
     assert found is not None
     return found
 

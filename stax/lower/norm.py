@@ -153,9 +153,12 @@ def native_batch_norm(
     momentum: float,
     eps: float,
 ) -> Result:
-    if training or mean is None or var is None:
-        return Declined("batch normalisation that updates running statistics")
-    return batch_norm_inference(c, x, weight, bias, mean, var, momentum, eps)
+    """With running statistics in training the operator writes them: decompositions turn that into the functional form."""
+    if mean is not None and var is not None:
+        if training:
+            return Declined("batch normalisation that writes running statistics")
+        return batch_norm_inference(c, x, weight, bias, mean, var, momentum, eps)
+    return _batch_norm(c, x, weight, bias, eps)[0]
 
 
 def batch_norm_training(
@@ -174,31 +177,37 @@ def batch_norm_training(
         plain = batch_norm_inference(c, x, weight, bias, mean, var, momentum, eps)
         assert isinstance(plain, list)
         return [*plain, mean, var]
+    results, centre, unbiased = _batch_norm(c, x, weight, bias, eps)
+    return [
+        *results,
+        _running(c, mean, centre, momentum, _result(c, 3)),
+        _running(c, var, unbiased, momentum, _result(c, 4)),
+    ]
+
+
+def _batch_norm(
+    c: Call, x: View, weight: View | None, bias: View | None, eps: float
+) -> tuple[list[Result], View, View]:
+    """([output, mean, 1/deviation], mean, unbiased variance) by the statistics of the batch."""
     dtype = accumulator(x.dtype)
     n = nest(x, [k for k in range(x.rank) if k != 1])
     centre, squares = moments(c, x, n, dtype)
     rstd = _rstd(c, squares, n, eps)
     here = [axis(1)]
     value = mul(sub(cast(read(x), dtype), read(centre, here)), read(rstd, here))
-    out = c.fill(cast(_affine(value, _channel(weight), _channel(bias)), c.out.dtype))
-    unbiased = c.stage(n.kept, div(read(squares), number(n.count - 1, dtype)))
-    return [
-        out,
+    results: list[Result] = [
+        c.fill(cast(_affine(value, _channel(weight), _channel(bias)), c.out.dtype)),
         finish(c, centre, False, n, meta=_result(c, 1)),
         finish(c, rstd, False, n, meta=_result(c, 2)),
-        _running(c, mean, centre, momentum, _result(c, 3)),
-        _running(c, var, unbiased, momentum, _result(c, 4)),
     ]
+    return results, centre, c.stage(n.kept, div(read(squares), number(n.count - 1, dtype)))
 
 
 def _running(c: Call, old: View, new: View, momentum: float, meta: Meta) -> View:
     before, now = read(old), read(new)
     wide = accumulator(old.dtype)
-    mixed = add(
-        mul(number(1 - momentum, wide), cast(before, wide)),
-        mul(number(momentum, wide), cast(now, wide)),
-    )
-    return c.fill(cast(mixed, meta.dtype), meta)
+    kept = mul(number(1 - momentum, wide), cast(before, wide))
+    return c.fill(cast(add(kept, mul(number(momentum, wide), cast(now, wide))), meta.dtype), meta)
 
 
 RULES: Table = {

@@ -119,7 +119,7 @@ def as_strided(
     c: Call, x: View, size: Sequence[Int], stride: Sequence[Int], storage_offset: Int | None = None
 ) -> View | Declined:
     """Of the storage below ``x``, which a dense buffer holds whole."""
-    own = views.tensor_ref(x, c.ranges)
+    own = views.tensor_ref(x)
     if own is None:
         return Declined("as_strided of a view that is not affine")
     offset = own.offset if storage_offset is None else const(storage_offset)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
-from stax.ir.expr import Expr, const, product, split_multiples, sym
-from stax.ir.program import Buffer, TensorRef
+from stax.ir.expr import Expr, const, product, split_multiples, sym, total
+from stax.ir.program import Buffer, TensorRef, contiguous
 from stax.ir.ranges import Range, Ranges, simplify
 
 Shape = tuple[Expr, ...]
@@ -19,11 +20,14 @@ Shape = tuple[Expr, ...]
 
 @dataclass(frozen=True)
 class View:
-    """Element ``v`` of the view is element ``coords(v)`` of ``buffer``."""
+    """Element ``v`` of the view is element ``coords(v)`` of ``buffer``, which stands at ``place(v)`` of its storage.
+
+    The two say the same; ``place`` stays affine through reshapes whose coordinates need divisions."""
 
     buffer: Buffer
     shape: Shape
     coords: tuple[Expr, ...]
+    place: Expr
 
     @property
     def dtype(self) -> str:
@@ -56,7 +60,12 @@ def identity_coords(shape: Shape) -> tuple[Expr, ...]:
 
 def whole(buffer: Buffer) -> View:
     """The view that is the buffer."""
-    return View(buffer, buffer.shape, identity_coords(buffer.shape))
+    coords = identity_coords(buffer.shape)
+    return View(buffer, buffer.shape, coords, _place(buffer, coords))
+
+
+def _place(buffer: Buffer, coords: Sequence[Expr]) -> Expr:
+    return total([buffer.offset, *(c * s for c, s in zip(coords, buffer.strides))])
 
 
 def shape_ranges(shape: Shape, symbols: Ranges) -> dict[str, Range]:
@@ -67,15 +76,19 @@ def shape_ranges(shape: Shape, symbols: Ranges) -> dict[str, Range]:
     return found
 
 
-def compose(view: View, shape: Shape, positions: Sequence[Expr], symbols: Ranges) -> View:
-    """The view of ``shape`` whose element v is element ``positions(v)`` of ``view``."""
+def compose(
+    view: View, shape: Shape, positions: Sequence[Expr], symbols: Ranges, place: Expr | None = None
+) -> View:
+    """The view of ``shape`` whose element v is element ``positions(v)`` of ``view``; ``place`` is given when it is known
+    to be simpler than what follows from them."""
     ones = {axis_name(k): const(0) for k, e in enumerate(shape) if e == 1}
     env: dict[str, Expr | int] = {axis_name(k): p.subs(ones) for k, p in enumerate(positions)}
-    coords = tuple(c.subs(env) for c in view.coords)
-    if any(a.op != "sym" for c in coords for a in c.atoms):
+    exprs = [c.subs(env) for c in view.coords]
+    exprs.append(view.place.subs(env) if place is None else place.subs(ones))
+    if any(a.op != "sym" for e in exprs for a in e.atoms):
         ranges = shape_ranges(shape, symbols)
-        coords = tuple(simplify(c, ranges) for c in coords)
-    return View(view.buffer, shape, coords)
+        exprs = [simplify(e, ranges) for e in exprs]
+    return View(view.buffer, shape, tuple(exprs[:-1]), exprs[-1])
 
 
 def expand(view: View, shape: Shape, symbols: Ranges) -> View:
@@ -127,12 +140,40 @@ def reshape(view: View, shape: Shape, symbols: Ranges) -> View:
     if any(e == 0 for e in shape):
         return compose(view, shape, [const(0)] * view.rank, symbols)
     positions: list[Expr] = [const(0)] * view.rank
+    strides = place_strides(view)
+    place = None if strides is None else strides[1]
     for old, new in _groups(view.shape, shape):
         flat = _ravel([(axis(k), shape[k]) for k in new])
         for k, position in zip(old, _unravel(flat, [view.shape[k] for k in old])):
             positions[k] = position
+        step = (
+            None if strides is None else _one_stride([(view.shape[k], strides[0][k]) for k in old])
+        )
+        place = None if place is None or step is None else place + flat * step
     ranges = shape_ranges(shape, symbols)
-    return compose(view, shape, [simplify(p, ranges) for p in positions], symbols)
+    return compose(view, shape, [simplify(p, ranges) for p in positions], symbols, place)
+
+
+def place_strides(view: View) -> tuple[list[Expr], Expr] | None:
+    """(strides, offset) of the view in storage, or None when it is not affine."""
+    axes = {axis_name(k) for k in range(view.rank)}
+    strides: list[Expr] = []
+    rest = view.place
+    for k in range(view.rank):
+        split = rest.linear(axis(k).atoms[0])
+        if split is None or split[0].symbols & axes:
+            return None
+        stride, rest = split
+        strides.append(stride)
+    return None if rest.symbols & axes else (strides, rest)
+
+
+def _one_stride(dims: Sequence[tuple[Expr, Expr]]) -> Expr | None:
+    """The stride of neighbouring (size, stride) dimensions taken as one, or None when they have holes between them."""
+    for (_, outer), (size, inner) in pairwise(dims):
+        if outer != size * inner:
+            return None
+    return dims[-1][1]
 
 
 def _groups(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:
@@ -225,7 +266,12 @@ def from_storage(
         coords[dim] = position
     ranges = shape_ranges(shape, symbols)
     ones = {axis_name(k): const(0) for k, e in enumerate(shape) if e == 1}
-    return View(buffer, shape, tuple(simplify(c.subs(ones), ranges) for c in coords))
+    return View(
+        buffer,
+        shape,
+        tuple(simplify(c.subs(ones), ranges) for c in coords),
+        (place + buffer.offset).subs(ones),
+    )
 
 
 def dense_order(shape: Shape, strides: Shape) -> list[int] | None:
@@ -256,26 +302,18 @@ def dense_strides(shape: Shape, like: Shape, hints: Mapping[str, int]) -> Shape:
     return tuple(strides)
 
 
-def tensor_ref(view: View, symbols: Ranges, like: Shape | None = None) -> TensorRef | None:
+def tensor_ref(view: View, like: Shape | None = None) -> TensorRef | None:
     """The view as strides and offset into the buffer's storage, or None when it is not affine.
 
     Strides of dimensions of size 1 are taken from ``like``, else continue the dimension on the right.
     """
-    place = view.buffer.offset
-    for c, stride in zip(view.coords, view.buffer.strides):
-        place = place + c * stride
-    if any(a.op != "sym" for a in place.atoms):
-        place = simplify(place, shape_ranges(view.shape, symbols))
-    axes = {axis_name(k) for k in range(view.rank)}
-    strides: list[Expr] = [const(0)] * view.rank
-    for k in range(view.rank):
-        split = place.linear(axis(k).atoms[0])
-        if split is None or split[0].symbols & axes:
-            return None
-        strides[k], place = split
-    if place.symbols & axes:
+    found = place_strides(view)
+    if found is None:
         return None
-    return TensorRef(view.buffer.name, view.shape, _fill_ones(view.shape, strides, like), place)
+    strides, offset = found
+    if any(e == 0 for e in view.shape):
+        strides = list(contiguous(view.shape) if like is None else like)
+    return TensorRef(view.buffer.name, view.shape, _fill_ones(view.shape, strides, like), offset)
 
 
 def _fill_ones(shape: Shape, strides: list[Expr], like: Shape | None) -> Shape:
