@@ -4,8 +4,8 @@ with Interpreter() as interpreter:
     after = interpreter.run(source, {"in_ptr0": x, "out_ptr0": out}, {"ks0": 13})
 
 Buffers are flat numpy arrays by parameter name; bfloat16 ones are float32 arrays of rounded values. The child replaces
-what Triton's interpreter lacks (libdevice) or does otherwise than the compiler (rounding to bfloat16), and reduces a
-block by halves, which calls the text's own combine functions on whole blocks.
+what Triton's interpreter lacks (libdevice) or does otherwise than the compiler (rounding to bfloat16, assertions), and
+reduces a block by halves, which calls the text's own combine functions on whole blocks.
 """
 
 from __future__ import annotations
@@ -196,6 +196,9 @@ def _mend() -> None:
     from triton.runtime import interpreter  # only the child interprets
     from triton.runtime.interpreter import InterpreterBuilder, ReduceOps
 
+    interpreter.interpreter_builder.options = interpreter.InterpreterOptions(
+        debug=True, sanitize_overflow=False
+    )
     for name in LIBDEVICE:
         setattr(libdevice, name, _elementwise(name))
     libdevice.rint = _elementwise("round")

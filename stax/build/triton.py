@@ -30,7 +30,7 @@ PTX_VERSION = 86
 # ptxas of CUDA 12.8 for what came before Blackwell, a later one from there on.
 FIRST_BLACKWELL = 100
 _NVIDIA = Path(triton.__file__).parent / "backends" / "nvidia"
-_POINTEES = {
+POINTEES = {
     "bool": "i1", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
     "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
     "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5",
@@ -138,7 +138,7 @@ def _type(p: Param) -> str:
     if p.kind == "block":
         return "constexpr"
     return (
-        {"int32": "i32", "int64": "i64"}[p.dtype] if p.kind == "size" else f"*{_POINTEES[p.dtype]}"
+        {"int32": "i32", "int64": "i64"}[p.dtype] if p.kind == "size" else f"*{POINTEES[p.dtype]}"
     )
 
 

@@ -118,10 +118,10 @@ def _warps(elements: int) -> int:
 
 
 def _persistent(kernel: Kernel, rows: int, device: Device) -> list[Config]:
-    """Rows in registers: about 2048 elements a program, fewer where there would be too few programs."""
+    """Rows in registers: about 1024 elements a program, fewer where there would be too few programs."""
     length = persistent_block(kernel)
     limit = 4096 if kernel.inner else 8192
-    best = max((1024 if _is_heavy(kernel) else 2048) // length, 1)
+    best = max(1024 // length, 1)
     if not kernel.inner:
         best = max(best, 32)
     while best > 1 and rows // best < 2 * device.processors:

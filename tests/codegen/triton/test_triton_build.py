@@ -14,8 +14,10 @@ import pytest
 from stax.base.errors import BuildTimeout, CompilerFailed
 from stax.base.target import Target, Toolchain
 from stax.build.job import Job
-from stax.build.triton import compile_triton
+from stax.build.triton import POINTEES, compile_triton
+from stax.build.wire import pack_job
 from stax.codegen.triton.emit import emit
+from stax.ir.dtypes import DTYPES
 from stax.ir.kernel import Kernel
 from stax.ir.source import Config
 from tests.kernels import KernelCase, add_transposed, cases, dynamic, softmax
@@ -46,7 +48,11 @@ def test_every_kernel_compiles_without_a_gpu(case: KernelCase) -> None:
     assert meta["spills"] == 0
     assert 0 < int(meta["registers"]) <= 255
     codes = {"int32": "i", "int64": "q"}
-    expected = "".join(codes.get(p.dtype, "Q") if p.kind == "size" else "Q" for p in job.params if p.kind != "block")
+    expected = "".join(
+        codes.get(p.dtype, "Q") if p.kind == "size" else "Q"
+        for p in job.params
+        if p.kind != "block"
+    )
     assert meta["abi"] == expected + "Q" * int(meta["scratch_params"])
 
 
@@ -58,7 +64,9 @@ def test_other_architectures(case: KernelCase, arch: str) -> None:
     assert str(meta["arch"]).startswith(arch)
 
 
-@pytest.mark.parametrize("case", [softmax(), softmax(8, 5000), add_transposed(), dynamic()], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "case", [softmax(), softmax(8, 5000), add_transposed(), dynamic()], ids=lambda c: c.name
+)
 def test_every_candidate_compiles_without_spills(case: KernelCase) -> None:
     space = emit(case.kernel, HOPPER).space
     assert 1 <= len(space) <= 6
@@ -76,14 +84,19 @@ def test_a_refused_text_says_why() -> None:
     assert "no_such_function" in caught.value.found
 
 
-def test_a_dead_line_is_kept() -> None:
+def test_the_time_limit_is_kept() -> None:
     with pytest.raises(BuildTimeout):
         compile_triton(replace(job_of(softmax().kernel), timeout_s=1e-4))
 
 
+def test_every_dtype_but_complex_has_a_pointer_type() -> None:
+    assert set(POINTEES) == {name for name, d in DTYPES.items() if d.kind != "complex"}
+
+
 PROGRAM = """
 import hashlib, json, sys
-from stax.build.triton import compile_triton
+from stax.build.triton import POINTEES, compile_triton
+from stax.build.wire import pack_job
 from stax.build.wire import unpack_job
 found = []
 for path in sys.argv[1:]:
@@ -94,8 +107,6 @@ print(json.dumps(found))
 
 
 def test_same_bytes_whoever_builds_wherever(tmp_path: Path) -> None:
-    from stax.build.wire import pack_job  # only here
-
     jobs = [tmp_path / f"{k}.job" for k in range(3)]
     for path, case in zip(jobs, (softmax(), add_transposed(), dynamic())):
         path.write_bytes(pack_job(job_of(case.kernel)))
@@ -117,7 +128,13 @@ def _built_elsewhere(folder: Path, jobs: list[Path], changes: dict[str, str]) ->
     """Digests and facts from a process with another home, folder and environment; nothing may be left behind."""
     home = folder / "home"
     home.mkdir(parents=True)
-    environ = {**os.environ, **changes, "HOME": str(home), "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
+    environ = {
+        **os.environ,
+        **changes,
+        "HOME": str(home),
+        "TMPDIR": str(folder),
+        "PYTHONPATH": str(ROOT),
+    }
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *map(str, jobs)],
         cwd=folder, env=environ, capture_output=True, text=True, timeout=120,

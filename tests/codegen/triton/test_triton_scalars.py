@@ -76,7 +76,9 @@ def pairs(dtype: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return a.ravel(), b.ravel()
 
 
-def run(source: Source, kernel: Kernel, inputs: dict[str, Any], interpreter: Interpreter) -> list[Any]:
+def run(
+    source: Source, kernel: Kernel, inputs: dict[str, Any], interpreter: Interpreter
+) -> list[Any]:
     count = len(inputs["in_ptr0"])
     outs = [p for p in kernel.pointers if p.kind == "out"]
     buffers = {**inputs, **{p.name: np.zeros(count, numpy_dtype(p.dtype)) for p in outs}}
@@ -102,12 +104,16 @@ def eager(row: ScalarOp, dtype: str, a: Any, b: Any) -> tuple[Any, Any]:
     args = (a, b)[: row.arity]
     if DTYPES[dtype].kind in ("int", "uint") and row.name == "pow":
         defined = (b >= 0) & (b < 64)
-    if dtype in ("uint16", "uint32", "uint64") or (dtype == "bool" and row.name in ("add", "mul", "sub", "abs", "sign")):
+    if dtype in ("uint16", "uint32", "uint64") or (
+        dtype == "bool" and row.name in ("add", "mul", "sub", "abs", "sign")
+    ):
         with np.errstate(all="ignore"):
             reference = np.logical_xor if (dtype, row.name) == ("bool", "sub") else row.reference
             reference = (lambda x: x) if (dtype, row.name) == ("bool", "sign") else reference
             return reference(*args), defined
-    function = TORCH.get(row.name) or getattr(torch, row.name, None) or getattr(torch.special, row.name)
+    function = (
+        TORCH.get(row.name) or getattr(torch, row.name, None) or getattr(torch.special, row.name)
+    )
     with np.errstate(all="ignore"):
         result = function(*(torch.from_numpy(x) for x in args))
     return result.numpy(), defined
@@ -115,16 +121,24 @@ def eager(row: ScalarOp, dtype: str, a: Any, b: Any) -> tuple[Any, Any]:
 
 def test_negative_zero_stays_negative(interpreter: Interpreter) -> None:
     kernel = _stored([scalar("neg", at("in_ptr0", X0))], ["in_ptr0:float32"], 2)
-    found = run(emit(kernel, HOPPER), kernel, {"in_ptr0": np.array([0, -0.0], np.float32)}, interpreter)
+    found = run(
+        emit(kernel, HOPPER), kernel, {"in_ptr0": np.array([0, -0.0], np.float32)}, interpreter
+    )
     assert list(np.signbit(found[0])) == [True, False]
 
 
 def test_powers_of_integers_as_torch(interpreter: Interpreter) -> None:
     a = np.array([2, -1, -1, 1, 0, 3, -3, 5], np.int64)
     b = np.array([-1, -3, -4, -9, 0, 40, 41, 0], np.int64)
-    kernel = _stored([scalar("pow", at("in_ptr0", X0, "int64"), at("in_ptr1", X0, "int64"))], ["in_ptr0:int64", "in_ptr1:int64"], 8)
+    kernel = _stored(
+        [scalar("pow", at("in_ptr0", X0, "int64"), at("in_ptr1", X0, "int64"))],
+        ["in_ptr0:int64", "in_ptr1:int64"],
+        8,
+    )
     found = run(emit(kernel, HOPPER), kernel, {"in_ptr0": a, "in_ptr1": b}, interpreter)
-    np.testing.assert_array_equal(found[0], torch.pow(torch.from_numpy(a), torch.from_numpy(b)).numpy())
+    np.testing.assert_array_equal(
+        found[0], torch.pow(torch.from_numpy(a), torch.from_numpy(b)).numpy()
+    )
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8"])
@@ -132,7 +146,11 @@ def test_shifts_past_the_width_as_torch(dtype: str, interpreter: Interpreter) ->
     a = np.array([1, 5, 100, 77, 3, 127], numpy_dtype(dtype))
     b = np.array([0, 3, 7, 8, 32, 100], numpy_dtype(dtype))
     args = at("in_ptr0", X0, dtype), at("in_ptr1", X0, dtype)
-    kernel = _stored([scalar("lshift", *args), scalar("rshift", *args)], [f"in_ptr0:{dtype}", f"in_ptr1:{dtype}"], 6)
+    kernel = _stored(
+        [scalar("lshift", *args), scalar("rshift", *args)],
+        [f"in_ptr0:{dtype}", f"in_ptr1:{dtype}"],
+        6,
+    )
     left, right = run(emit(kernel, HOPPER), kernel, {"in_ptr0": a, "in_ptr1": b}, interpreter)
     x, n = torch.from_numpy(a), torch.from_numpy(b)
     np.testing.assert_array_equal(left, (x << n).numpy())
@@ -146,7 +164,9 @@ def test_operators_compile(dtype: str) -> None:
 
 
 def compiled(source: Source) -> bytes:
-    job = Job("triton", source.entry, source.text, source.params, source.default, HOPPER, Toolchain())
+    job = Job(
+        "triton", source.entry, source.text, source.params, source.default, HOPPER, Toolchain()
+    )
     return compile_triton(job)[0]
 
 
@@ -168,16 +188,28 @@ ALL = (*FLOATS, *INTS, *HALVES, "bool")
 @pytest.mark.parametrize("source", ALL)
 def test_casts_as_torch(source: str, interpreter: Interpreter) -> None:
     kind = DTYPES[source].kind
-    values = np.array([0, 1, 2, 3, 100, 127] if kind in ("uint", "bool") else [0, 1, -1, 2.5, -3.75, 100, 126.5, -127])
+    values = np.array(
+        [0, 1, 2, 3, 100, 127]
+        if kind in ("uint", "bool")
+        else [0, 1, -1, 2.5, -3.75, 100, 126.5, -127]
+    )
     values = np.trunc(values) if kind == "int" else values
     stored = torch.from_numpy(values).to(getattr(torch, source))
-    kernel = _stored([cast(at("in_ptr0", X0, source), to) for to in ALL], [f"in_ptr0:{source}"], len(values))
+    kernel = _stored(
+        [cast(at("in_ptr0", X0, source), to) for to in ALL], [f"in_ptr0:{source}"], len(values)
+    )
     as_numpy = stored.float().numpy() if source in HALVES else stored.numpy()
     found = run(emit(kernel, HOPPER), kernel, {"in_ptr0": as_numpy}, interpreter)
     for to, got in zip(ALL, found):
         unsigned_wide = to in ("uint16", "uint32", "uint64") and kind == "float"
-        expected = stored.to(torch.int64).to(getattr(torch, to)) if unsigned_wide else stored.to(getattr(torch, to))
-        np.testing.assert_array_equal(got, (expected.float() if to in HALVES else expected).numpy(), err_msg=to)
+        expected = (
+            stored.to(torch.int64).to(getattr(torch, to))
+            if unsigned_wide
+            else stored.to(getattr(torch, to))
+        )
+        np.testing.assert_array_equal(
+            got, (expected.float() if to in HALVES else expected).numpy(), err_msg=to
+        )
     compiled(emit(kernel, HOPPER))
 
 
@@ -199,9 +231,7 @@ CONSTANTS = [
 
 def test_constants_have_their_dtype(interpreter: Interpreter) -> None:
     values = [constant(number, dtype) for dtype, number in CONSTANTS]
-    chosen = [
-        where(scalar("gt", at("in_ptr0", X0), constant(0, "float32")), v, v) for v in values
-    ]
+    chosen = [where(scalar("gt", at("in_ptr0", X0), constant(0, "float32")), v, v) for v in values]
     kernel = _stored(chosen, ["in_ptr0:float32"], 3)
     source = emit(kernel, HOPPER)
     found = run(source, kernel, {"in_ptr0": np.array([1, -1, 0], np.float32)}, interpreter)
@@ -210,7 +240,9 @@ def test_constants_have_their_dtype(interpreter: Interpreter) -> None:
             assert [int(g) for g in got] == [number] * 3
             continue
         expected = torch.full((3,), number, dtype=getattr(torch, dtype))
-        np.testing.assert_array_equal(got, (expected.float() if dtype == "bfloat16" else expected).numpy())
+        np.testing.assert_array_equal(
+            got, (expected.float() if dtype == "bfloat16" else expected).numpy()
+        )
     compiled(source)
 
 
