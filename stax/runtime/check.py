@@ -106,21 +106,19 @@ class FastGuards:
 
 def _metadata_comparison(tensors: tuple[Tensor, ...]) -> Callable[..., bool]:
     """A function of these same tensors: whether dtype, device, sizes and strides are what they are now, although
-    somebody may have assigned to ``.data``."""
+    somebody may have assigned to ``.data``. Not the storage offset: no step depends on a static tensor's."""
     native = getattr(torch._C._dynamo.guards, "TensorGuards", None)  # type: ignore[attr-defined]
     if native is not None:
         # NOTE: part of torch._C, so it imports nothing. It compares the thread's dispatch state too: a false alarm under
         # inference mode, answered by the full check.
         sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
-        check = native(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
-        offsets = [t.storage_offset() for t in tensors]
-        return lambda *now: check(*now) and list(map(Tensor.storage_offset, now)) == offsets
+        return native(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
     expected = [_metadata(t) for t in tensors]
     return lambda *now: [_metadata(t) for t in now] == expected
 
 
 def _metadata(t: Tensor) -> tuple[object, ...]:
-    return t.dtype, t.device, t.shape, t.stride(), t.storage_offset()
+    return t.dtype, t.device, t.shape, t.stride()
 
 
 class _Emitter:

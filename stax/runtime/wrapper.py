@@ -90,6 +90,8 @@ class _Emitter:
         self.known = _input_geometry(artifact)
         self.frame: list[int] = []
         self.allocated: set[str] = set()
+        sources = zip(artifact.inputs, artifact.signature.inputs)
+        self.static = {name for name, s in sources if s.source in ("parameter", "buffer")}
         self.copies: dict[str, str] = {}
         self.objects: dict[str, Any] = {
             "empty": allocator(artifact.target.kind),
@@ -267,6 +269,10 @@ class _Emitter:
             return local
         if known.offset is None:
             return f"{local}.as_strided({sizes}, {strides}, {local}.storage_offset() + {offset})"
+        if ref.buffer in self.static:
+            # Its data may be assigned anew, at another offset, without a guard that looks.
+            shift = spell(ref.offset - known.offset, self.names)
+            return f"{local}.as_strided({sizes}, {strides}, {local}.storage_offset() + {shift})"
         return f"{local}.as_strided({sizes}, {strides}, {offset})"
 
 

@@ -81,6 +81,14 @@ def test_constants_and_bounds() -> None:
     torch.testing.assert_close(executable.run((index, held))[0], table[index])
 
 
+def test_a_parameter_may_move_within_its_storage() -> None:
+    run = loaded(linear_relu()).run
+    weight, bias, x = torch.nn.Parameter(torch.randn(4, 8)), torch.randn(4), torch.randn(3, 8)
+    weight.data = torch.randn(36)[4:].view(4, 8)
+    y = run((x, weight, bias))[0]
+    torch.testing.assert_close(y, torch.relu(x @ weight.detach().T + bias))
+
+
 def test_threads_share_one_executable() -> None:
     run = loaded(linear_relu()).run
     weight, bias = torch.randn(4, 8), torch.randn(4)
