@@ -124,8 +124,8 @@ DYNAMIC = [
         "split_uneven",
         "split_sizes",
         "unbind",
-    "expand_new",
-    "slice",
+        "expand_new",
+        "slice",
     )
 ]
 
