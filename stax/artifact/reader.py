@@ -18,7 +18,7 @@ class Reader:
 
     def __init__(self, data: bytes) -> None:
         self.depth = 0
-        self.exprs: dict[str, Expr] = {}
+        self.exprs: dict[int | str, Expr] = {}
         self._data_bytes = len(data)
         self._stream = _Unpacker(
             raw=False,

@@ -38,17 +38,23 @@ def _read_expr(reader: Reader) -> Expr:
     return _expr_of(reader.scalar(), reader.exprs)
 
 
-def _expr_of(data: object, known: dict[str, Expr]) -> Expr:
-    if type(data) is int:
+def _expr_of(data: object, known: dict[int | str, Expr]) -> Expr:
+    if type(data) is not int and type(data) is not str:
+        fault("an expression", brief(data))
+    found = known.get(data)
+    if found is None:
+        found = known[data] = _new_expr(data)
+    return found
+
+
+def _new_expr(data: int | str) -> Expr:
+    if isinstance(data, int):
         if data not in INT64:
             fault("an int64", data)
         return const(data)
-    if type(data) is not str or len(data) > MAX_EXPR_CHARS:
+    if len(data) > MAX_EXPR_CHARS:
         fault(f"an expression of at most {MAX_EXPR_CHARS} characters", brief(data))
-    found = known.get(data)
-    if found is None:
-        found = known[data] = parse_canonical(data)
-    return found
+    return parse_canonical(data)
 
 
 expr = Form(_pack_expr, _read_expr)

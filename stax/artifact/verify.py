@@ -261,8 +261,8 @@ def _verify_binary(binary: Binary, language: str, where: str) -> None:
 
 
 def _verify_forward(artifact: Artifact, symbols: frozenset[str]) -> None:
-    live = set(artifact.inputs)
-    ever = set(artifact.inputs)
+    inputs = frozenset(artifact.inputs)
+    live, ever = set(inputs), set(inputs)
     ends = bool(artifact.forward) and isinstance(artifact.forward[-1], Return)
     _check(ends, "a last step Return", "none", "forward")
     for i, step in enumerate(artifact.forward):
@@ -272,7 +272,7 @@ def _verify_forward(artifact: Artifact, symbols: frozenset[str]) -> None:
         _known(_exprs(step), symbols, where)
         for name in _reads(step):
             _check(name in live, "a name that is defined and not freed", repr(name), where)
-        _verify_step(step, artifact, where)
+        _verify_step(step, artifact, inputs, where)
         for name in _defines(step):
             _check(name and name not in ever, "a new name", repr(name), where)
             live.add(name)
@@ -281,7 +281,7 @@ def _verify_forward(artifact: Artifact, symbols: frozenset[str]) -> None:
             live.difference_update(step.names)
 
 
-def _verify_step(step: Step, artifact: Artifact, where: str) -> None:
+def _verify_step(step: Step, artifact: Artifact, inputs: frozenset[str], where: str) -> None:
     if isinstance(step, Alloc):
         _check(step.dtype in DTYPES, "a dtype", step.dtype, where)
         _check(
@@ -291,7 +291,7 @@ def _verify_step(step: Step, artifact: Artifact, where: str) -> None:
             where,
         )
     elif isinstance(step, Launch):
-        _verify_launch(step, artifact, where)
+        _verify_launch(step, artifact, inputs, where)
     elif isinstance(step, Call):
         _check(is_allowed(step.target), "a functional aten or prims operator", step.target, where)
         _check(
@@ -301,14 +301,14 @@ def _verify_step(step: Step, artifact: Artifact, where: str) -> None:
         constants = {
             n for n, i in zip(artifact.inputs, artifact.signature.inputs) if i.source == "constant"
         }
-        fits = step.target in artifact.inputs and step.target not in constants
+        fits = step.target in inputs and step.target not in constants
         _check(fits, "an input that is no constant", step.target, where)
     elif isinstance(step, Return):
         count = _leaves(artifact.signature.out)
         _check(len(step.outputs) == count, f"{count} outputs", len(step.outputs), where)
 
 
-def _verify_launch(step: Launch, artifact: Artifact, where: str) -> None:
+def _verify_launch(step: Launch, artifact: Artifact, inputs: frozenset[str], where: str) -> None:
     _check(step.binary < len(artifact.binaries), "an index of a binary", step.binary, where)
     params = artifact.binaries[step.binary].params
     given = [p for p in params if p.kind in POINTERS]

@@ -43,7 +43,8 @@ def compile_guards(
     bound = {b.input for b in guards.bindings}
     tensors = [g for g in guards.guards if isinstance(g, TensorGuard)]
     fixed = [g for g in tensors if g.input in static and g.input not in bound and _is_fixed(g)]
-    others = [g for g in tensors if g not in fixed]
+    told_inputs = {g.input for g in fixed}
+    others = [g for g in tensors if g.input not in told_inputs]
     first = next((g for g in fixed if g.device == "cuda"), None)
     dynamic = _Emitter(guards, symbols).function(others, first, whole=True)
     told = _Emitter(GuardSet((), ()), ()).function(fixed, None, whole=False)
