@@ -38,6 +38,9 @@ start_s3() {
 start_ray() {
     local port
     port=$(free_port)
+    # A token of this run's own: only who has it may give this cluster work.
+    RAY_AUTH_MODE=token RAY_AUTH_TOKEN=$(python -c 'import secrets; print(secrets.token_hex(32))')
+    export RAY_AUTH_MODE RAY_AUTH_TOKEN
     # NOTE: the machine may be full for other reasons: Ray is not to end the work for it.
     STOP_WITH=KILL start ray env RAY_memory_monitor_refresh_ms=0 "$BIN/ray" start --head --block \
         --node-ip-address=127.0.0.1 --port="$port" --include-dashboard=false --disable-usage-stats \

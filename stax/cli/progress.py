@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from stax.base.observe import Event, Observer
-from stax.cli.standing import STAGES, Standing, advance, bytes_text, counts_text, eta_s, seconds_of
+from stax.cli.standing import Standing, advance, counts_text, eta_s, line_of
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -49,7 +49,7 @@ class Watcher:
 
 
 class PlainDisplay:
-    """A line a stage, and one every two seconds while kernels are compiled."""
+    """A line for what has ended, and one every two seconds while kernels are compiled."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -57,10 +57,11 @@ class PlainDisplay:
         self._next_s = 0.0
 
     def show(self, standing: Standing, event: Event, eta: float | None) -> None:
-        if event.name in STAGES:
-            told = f" ({counts_text(standing, None)})" if event.name == "stage.build" else ""
-            self._line(f"{STAGES[event.name]} in {seconds_of(event):.2f} s{told}")
-        elif event.name.startswith(("job.", "farm.")) and self._clock() >= self._next_s:
+        if event.name == "stage.build":
+            self._line(f"{line_of(event)} ({counts_text(standing, None)})")
+        elif (line := line_of(event)) is not None:
+            self._line(line)
+        elif self._clock() >= self._next_s:
             self._line(counts_text(standing, eta))
             self._next_s = self._clock() + _LINE_EVERY_S
 
@@ -70,22 +71,20 @@ class PlainDisplay:
 
 
 class RichDisplay:
-    """One bar, with the stages that have ended above it."""
+    """One bar, with what has ended above it."""
 
     def __init__(self, progress: Progress, bar: TaskID) -> None:
         self._progress = progress
         self._bar = bar
 
     def show(self, standing: Standing, event: Event, eta: float | None) -> None:
-        if event.name in STAGES:
-            self._progress.console.print(f"  {STAGES[event.name]} in {seconds_of(event):.2f} s")
+        if (line := line_of(event)) is not None:
+            self._progress.console.print(f"  {line}", highlight=False)
         self._progress.update(
             self._bar,
             total=standing.queued + standing.hits or None,
             completed=standing.done + standing.hits,
-            hits=standing.hits,
-            published=bytes_text(max(standing.published_bytes, standing.built_bytes)),
-            left="" if eta is None else f"{eta:.0f} s to go",
+            counts=counts_text(standing, eta),
         )
 
 
@@ -99,16 +98,15 @@ def watching(title: str, stream: TextIO | None = None) -> Generator[Observer]:
     try:
         # 0.1 s that only a terminal pays, and a package that a cold node does not have.
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import BarColumn, Progress, TextColumn
     except ModuleNotFoundError:
         yield Watcher(PlainDisplay(out))
         return
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[hits]} hits, {task.fields[published]} {task.fields[left]}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[counts]}"),
     )
     with Progress(*columns, console=Console(file=out)) as progress:
-        bar = progress.add_task(title, total=None, hits=0, published="0 B", left="")
+        bar = progress.add_task(title, total=None, counts="")
         yield Watcher(RichDisplay(progress, bar))

@@ -19,9 +19,8 @@ STAGES = {
 
 @dataclass(frozen=True)
 class Standing:
-    """Counts so far. ``stage`` is the last one that ended, ``seconds`` what each took in all."""
+    """Counts so far. ``seconds`` is what each stage took in all."""
 
-    stage: str = ""
     seconds: tuple[tuple[str, float], ...] = ()
     queued: int = 0
     hits: int = 0
@@ -30,7 +29,9 @@ class Standing:
     running: int = 0
     workers: int = 0
     built_bytes: int = 0
+    published: int = 0
     published_bytes: int = 0
+    already: int = 0
 
     @property
     def done(self) -> int:
@@ -62,10 +63,13 @@ def _farm(standing: Standing, fields: Mapping[str, object]) -> Standing:
     return replace(standing, running=_int(fields, "running"), workers=_int(fields, "workers"))
 
 
-def _store_call(standing: Standing, fields: Mapping[str, object]) -> Standing:
-    if fields.get("outcome") != "created":
-        return standing
-    return replace(standing, published_bytes=standing.published_bytes + _int(fields, "bytes"))
+def _published(standing: Standing, fields: Mapping[str, object]) -> Standing:
+    size = standing.published_bytes + _int(fields, "bytes")
+    return replace(standing, published=standing.published + 1, published_bytes=size)
+
+
+def _already(standing: Standing, fields: Mapping[str, object]) -> Standing:
+    return replace(standing, already=standing.already + 1)
 
 
 MOVES: Mapping[str, Move] = {
@@ -74,7 +78,8 @@ MOVES: Mapping[str, Move] = {
     "job.done": _done,
     "job.failed": _failed,
     "farm.progress": _farm,
-    "store.call": _store_call,
+    "record.published": _published,
+    "artifact.hit": _already,
 }
 
 
@@ -84,7 +89,7 @@ def advance(standing: Standing, event: Event) -> Standing:
         spent = dict(standing.seconds)
         name = STAGES[event.name]
         spent[name] = spent.get(name, 0.0) + seconds_of(event)
-        return replace(standing, stage=name, seconds=tuple(spent.items()))
+        return replace(standing, seconds=tuple(spent.items()))
     move = MOVES.get(event.name)
     return standing if move is None else move(standing, event.fields)
 
@@ -103,13 +108,31 @@ def eta_s(standing: Standing, compiling_s: float) -> float | None:
     return left * compiling_s / standing.done
 
 
+def line_of(event: Event) -> str | None:
+    """What one event says by itself; None for those that only count."""
+    match event.name:
+        case name if name in STAGES:
+            return f"{STAGES[name]} in {seconds_of(event):.2f} s"
+        case "record.published":
+            key, size = str(event.fields.get("key", "")), bytes_text(_int(event.fields, "bytes"))
+            return f"published {size} under request {key[:12]}"
+        case "artifact.hit":
+            return f"already there for {event.fields.get('target')}"
+        case "job.failed":
+            return f"failed: kernel {str(event.fields.get('key'))[:12]}, {event.fields.get('kind')}"
+        case _:
+            return None
+
+
 def counts_text(standing: Standing, eta: float | None) -> str:
-    """ "compiled 12 of 40, 3 hits, 1.2 MB, 8 s to go" """
-    parts = [f"compiled {standing.done} of {standing.queued}", f"{standing.hits} hits"]
-    if standing.workers:
+    """ "compiled 12 of 40, 26 queued, 2 running on 2 workers, 3 hits, 1.2 MB, 8 s to go" """
+    queued = max(standing.queued - standing.done - standing.running, 0)
+    parts = [f"compiled {standing.done} of {standing.queued}"]
+    if queued:
+        parts.append(f"{queued} queued")
+    if standing.running:
         parts.append(f"{standing.running} running on {standing.workers} workers")
-    parts.append(f"{bytes_text(standing.built_bytes)} built")
-    parts.append(f"{bytes_text(standing.published_bytes)} published")
+    parts += [f"{standing.hits} hits", bytes_text(standing.built_bytes)]
     if eta is not None:
         parts.append(f"{eta:.0f} s to go")
     return ", ".join(parts)

@@ -17,8 +17,8 @@ EVENTS = (
     Event("job.queued", {"count": 3}),
     Event("farm.progress", {"queued": 1, "running": 2, "workers": 2}),
     Event("job.done", {"key": "b", "seconds": 1.0, "bytes": 1500}),
-    Event("store.call", {"verb": "put", "outcome": "created", "bytes": 1200}),
-    Event("store.call", {"verb": "put", "outcome": "existed", "bytes": 1200}),
+    Event("record.published", {"key": "d" * 64, "bytes": 1200}),
+    Event("artifact.hit", {"target": "cpu:x86-64"}),
     Event("job.failed", {"key": "c", "kind": "timeout"}),
     Event("unheard.of", {}),
     Event("stage.trace", {"seconds": 0.25}),
@@ -27,7 +27,6 @@ EVENTS = (
 
 def test_events_add_up() -> None:
     assert reduce(advance, EVENTS, Standing()) == Standing(
-        stage="traced",
         seconds=(("traced", 0.75),),
         queued=3,
         hits=1,
@@ -36,7 +35,9 @@ def test_events_add_up() -> None:
         running=2,
         workers=2,
         built_bytes=1500,
+        published=1,
         published_bytes=1200,
+        already=1,
     )
 
 
@@ -78,11 +79,9 @@ def test_plain_lines_are_few() -> None:
         watcher(Event("job.done", {"bytes": 1}))
     watcher(Event("stage.build", {"seconds": 10.0}))
     lines = stream.getvalue().splitlines()
-    assert lines[0].startswith("compiled 0 of 100, 0 hits")
+    assert lines[0] == "compiled 0 of 100, 100 queued, 0 hits, 0 B"
     assert 5 <= len(lines) <= 7
-    assert (
-        lines[-1] == "compiled in 10.00 s (compiled 100 of 100, 0 hits, 100 B built, 0 B published)"
-    )
+    assert lines[-1] == "compiled in 10.00 s (compiled 100 of 100, 0 hits, 100 B)"
 
 
 def test_without_a_terminal_there_are_no_escape_codes() -> None:
@@ -90,7 +89,15 @@ def test_without_a_terminal_there_are_no_escape_codes() -> None:
     with watching("warm", stream) as observer:
         for event in EVENTS:
             observer(event)
-    assert "\x1b" not in stream.getvalue() and "traced in 0.50 s" in stream.getvalue()
+    text = stream.getvalue()
+    assert "\x1b" not in text
+    for line in (
+        "traced in 0.50 s",
+        "published 1.2 kB under request dddddddddddd",
+        "already there for cpu:x86-64",
+        "failed: kernel c, timeout",
+    ):
+        assert f"{line}\n" in text
 
 
 def test_a_terminal_gets_a_bar() -> None:
@@ -102,11 +109,11 @@ def test_a_terminal_gets_a_bar() -> None:
     with watching("warm it", stream) as observer:
         for event in EVENTS:
             observer(event)
-    assert "warm it" in stream.getvalue() and "3/4" in stream.getvalue()
+    assert "warm it" in stream.getvalue() and "compiled 2 of 3" in stream.getvalue()
 
 
 def test_counts_text() -> None:
     standing = Standing(queued=40, built=12, hits=3, workers=2, running=1, built_bytes=1_200_000)
     assert counts_text(standing, 8.2) == (
-        "compiled 12 of 40, 3 hits, 1 running on 2 workers, 1.2 MB built, 0 B published, 8 s to go"
+        "compiled 12 of 40, 27 queued, 1 running on 2 workers, 3 hits, 1.2 MB, 8 s to go"
     )
