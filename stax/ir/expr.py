@@ -265,7 +265,9 @@ def split_multiples(a: Expr, b: Expr) -> tuple[Expr, Expr]:
 
 
 def floordiv(a: Expr, b: Expr) -> Expr:
-    """a // b for a divisor that is never zero."""
+    """a // b for a divisor that is never zero. Raises ZeroDivisionError for one that always is."""
+    if b == 0:
+        raise ZeroDivisionError(f"{a} // 0")
     if b == 1:
         return a
     if a.is_const and b.is_const:
@@ -283,7 +285,9 @@ def floordiv(a: Expr, b: Expr) -> Expr:
 
 
 def mod(a: Expr, b: Expr) -> Expr:
-    """a mod b for a positive divisor."""
+    """a mod b for a positive divisor. Raises ZeroDivisionError for one that is always zero."""
+    if b == 0:
+        raise ZeroDivisionError(f"{a} % 0")
     if b == 1:
         return const(0)
     if a.is_const and b.is_const:
