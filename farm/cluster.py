@@ -15,6 +15,7 @@ from stax.base.errors import FarmError
 
 COORDINATOR = "stax-coordinator"
 NAMESPACE = "stax"
+_HEAD = "node:__internal_head__"
 _DIAL_LIMIT_S = 5.0
 
 _CONNECT_HINT = (
@@ -75,13 +76,18 @@ def find_coordinator() -> Actor | None:
 
 
 def start_coordinator(actor_class: Callable[..., object], environment: Mapping[str, str]) -> Actor:
-    """The cluster's coordinator, started if need be; two clients that start it at once get the same one."""
+    """The cluster's coordinator, started if need be; two clients that start it at once get the same one.
+
+    It lives on the head node, whose death ends the cluster anyway.
+    """
+    on_head = {_HEAD: 0.001} if _HEAD in _ray.cluster_resources() else {}
     options: dict[str, object] = {
         "name": COORDINATOR,
         "namespace": NAMESPACE,
         "lifetime": "detached",
         "get_if_exists": True,
         "num_cpus": 0,
+        "resources": on_head,
         "max_restarts": -1,
         "max_concurrency": 1000,
         "runtime_env": {"env_vars": dict(environment)} if environment else None,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +20,7 @@ from stax.base.observe import Event, Observer
 _POLL_S = 2.0
 _ANSWER_LIMIT_S = 30.0
 _LEAVE_LIMIT_S = 5.0
+_RETRY_S = 0.5
 
 
 class CoordinatorGone(FarmError):
@@ -73,10 +75,27 @@ def open_session(max_workers: int, patience_s: float) -> Generator[Session]:
 
 
 def reach(limit_s: float = 60.0) -> cluster.Actor:
-    """The coordinator of the cluster this process is connected to, started if need be. Raises FarmError."""
+    """The coordinator of the cluster this process is connected to, started if need be.
+
+    Where it died, it is Ray that starts it again: at once when its process went, but only after some 15 s when its
+    node did. Raises FarmError past the limit.
+    """
     environment = cluster.environment_for_workers()
-    actor = cluster.start_coordinator(Coordinator, environment)
-    hello = _ask(actor.hello.remote(), limit_s)
+    until_s = time.monotonic() + limit_s
+    while True:
+        actor = cluster.start_coordinator(Coordinator, environment)
+        try:
+            hello = _ask(actor.hello.remote(), limit_s)
+        except CoordinatorGone:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(_RETRY_S)
+            continue
+        _check_version(hello)
+        return actor
+
+
+def _check_version(hello: Mapping[str, object]) -> None:
     if hello["wire"] != WIRE_VERSION:
         raise FarmError(
             "the coordinator of this cluster speaks another version",
@@ -84,7 +103,6 @@ def reach(limit_s: float = 60.0) -> cluster.Actor:
             found=f"{hello['wire']} (stax {hello['stax']})",
             hint="end it with: python -m farm down",
         )
-    return actor
 
 
 def _ask(call: Any, limit_s: float) -> Any:
