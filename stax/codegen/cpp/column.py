@@ -7,14 +7,14 @@ array, and the reduced loops stand outside the lane loop, so that memory is walk
 from __future__ import annotations
 
 from stax.codegen.cpp.flush import Flush, place_flush
-from stax.codegen.cpp.index import spell_expr, spell_factor
+from stax.codegen.cpp.index import spell_factor
 from stax.codegen.cpp.nest import Lines, for_loop, outer_nest, parallel, simd
 from stax.codegen.cpp.plan import Plan, Stage
 from stax.codegen.cpp.reduce import Accumulator
-from stax.codegen.cpp.spell import spell_store
+from stax.codegen.cpp.statements import accumulator, store_line, take
 from stax.codegen.cpp.types import value_type
 from stax.codegen.cpp.values import Loops, Names, inline_locals, place
-from stax.ir.expr import const, product, sym
+from stax.ir.expr import product
 from stax.ir.kernel import Kernel, Statement
 from stax.ir.program import Axis
 from stax.ir.ranges import positive
@@ -98,8 +98,8 @@ def _single(kernel: Kernel, plan: Plan, names: Names) -> Lines:
             lines.extend(place([s.body], Loops(()), names)[0])
             names.known[local(s.name, s.dtype).key] = names.known[s.body.key]
         for s, store in stage.x_stores:
-            text = spell_store(names.known[local(s.name, s.dtype).key].text, s.dtype)
-            lines.append(f"{store.pointer}[{spell_expr(store.offset, kernel.ranges)}] = {text};")
+            text = names.known[local(s.name, s.dtype).key].text
+            lines.append(store_line(kernel, s, store, text))
     return lines
 
 
@@ -157,11 +157,9 @@ class _Column:
                 lines[self.outer].append(f"{value_type(s.dtype)} {s.name}_lane[{self.width}];")
         stores: Lines = []
         for s, store in stage.x_stores:
-            text = spell_store(inner.known[local(s.name, s.dtype).key].text, s.dtype)
-            stores.append(
-                f"{store.pointer}[{spell_expr(store.offset, self.kernel.ranges)}] = {text};"
-            )
-        self._keep_outer(inner)
+            text = inner.known[local(s.name, s.dtype).key].text
+            stores.append(store_line(self.kernel, s, store, text))
+        self.names.absorb(inner, self.outer)
         for s in stage.x:
             if self._used_after(n, s):
                 self.kept[s.name, s.dtype] = f"{s.name}_lane[{self.here}]"
@@ -183,13 +181,6 @@ class _Column:
             key in {v.key for v in walk(inline_locals(t.body, self.plan.inlined))} for t in later
         )
 
-    def _keep_outer(self, inner: Names) -> None:
-        for key, known in inner.known.items():
-            if known.depth <= self.outer:
-                self.names.known[key] = known
-                if key in inner.checks:
-                    self.names.checks[key] = inner.checks[key]
-
     def reduction(self, stage: Stage) -> list[Lines]:
         """The reduced loops of one stage around the lane loop."""
         reduced = self.plan.reduce
@@ -199,12 +190,10 @@ class _Column:
         inner = self.scope(len(axes))
         bodies = [inline_locals(s.body, self.plan.inlined) for s in stage.xr]
         lines = place(bodies, loops, inner)
-        self._keep_outer(inner)
+        self.names.absorb(inner, self.outer)
         for s, body in zip(stage.xr, bodies):
-            lines[-1].extend(self._take(s, inner.known[body.key].text))
-        accumulators = [
-            Accumulator(s.name, str(s.combine), s.body.dtype) for s in stage.xr if s.combine
-        ]
+            lines[-1].extend(take(self.kernel, s, inner.known[body.key].text, self.here))
+        accumulators = [accumulator(s) for s in stage.xr if s.combine]
         extents = [a.extent.value if a.extent.is_const else None for a in reduced]
         flush = place_flush(extents) if any(a.is_float_sum for a in accumulators) else None
         found = lines[: self.outer + 1]
@@ -218,18 +207,6 @@ class _Column:
         for a in accumulators:
             self.kept[a.name, "int64" if a.is_arg else a.dtype] = self._result(a, flush)
         return found
-
-    def _take(self, s: Statement, text: str) -> Lines:
-        if not s.combine:
-            return [
-                f"{store.pointer}[{spell_expr(store.offset, self.kernel.ranges)}] = {spell_store(text, s.dtype)};"
-                for store in s.stores
-            ]
-        position = const(0)
-        for axis in self.kernel.reduce_axes:
-            position = position * axis.extent + sym(axis.name)
-        accumulator = Accumulator(s.name, s.combine, s.body.dtype)
-        return accumulator.update(self.here, text, spell_expr(position, self.kernel.ranges))
 
     def _loops(
         self,

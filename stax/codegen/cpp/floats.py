@@ -11,12 +11,12 @@ static inline uint32_t stax_bits(float x) { return __builtin_bit_cast(uint32_t, 
 static inline float stax_as_float(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 """,
     "stax_maximum": """
-static inline float stax_maximum(float a, float b) { return a > b || a != a ? a : b; }
-static inline double stax_maximum(double a, double b) { return a > b || a != a ? a : b; }
+static inline float stax_maximum(float a, float b) { const float m = a > b ? a : b; return a != a ? a : m; }
+static inline double stax_maximum(double a, double b) { const double m = a > b ? a : b; return a != a ? a : m; }
 """,
     "stax_minimum": """
-static inline float stax_minimum(float a, float b) { return a < b || a != a ? a : b; }
-static inline double stax_minimum(double a, double b) { return a < b || a != a ? a : b; }
+static inline float stax_minimum(float a, float b) { const float m = a < b ? a : b; return a != a ? a : m; }
+static inline double stax_minimum(double a, double b) { const double m = a < b ? a : b; return a != a ? a : m; }
 """,
     # One rounding where the machine has the instruction; a call to the library would be far slower than two roundings.
     "stax_fma": """

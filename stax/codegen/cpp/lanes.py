@@ -4,14 +4,19 @@ from __future__ import annotations
 
 
 def _fold(name: str, combine: str) -> str:
+    """``combine`` of an element x of the first half and y of the second."""
     return f"""
-template <int N, class T> static inline T stax_fold_{name}(T* a) {{
-    if constexpr (N > 1) {{
-        #pragma GCC ivdep
-        for (int l = 0; l < N / 2; ++l) a[l] = {combine};
-        stax_fold_{name}<N / 2>(a);
+template <int N, class T> static inline T stax_fold_{name}(const T* a) {{
+    if constexpr (N == 1) return a[0];
+    else {{
+        T z[N / 2];
+        #pragma omp simd
+        for (int l = 0; l < N / 2; ++l) {{
+            const T x = a[l], y = a[l + N / 2];
+            z[l] = {combine};
+        }}
+        return stax_fold_{name}<N / 2>(z);
     }}
-    return a[0];
 }}
 """
 
@@ -41,14 +46,12 @@ template <int N, class T, class U> static inline void stax_flush(T* a, U* sum) {
     for (int l = 0; l < N; ++l) sum[l] += a[l], a[l] = 0;
 }
 """,
-    "stax_fold_sum": _fold("sum", "a[l] + a[l + N / 2]"),
-    "stax_fold_prod": _fold("prod", "a[l] * a[l + N / 2]"),
-    "stax_fold_any": _fold("any", "a[l] | a[l + N / 2]"),
-    "stax_fold_all": _fold("all", "a[l] & a[l + N / 2]"),
-    "stax_fold_maximum": _fold("maximum", "stax_maximum(a[l], a[l + N / 2])"),
-    "stax_fold_minimum": _fold("minimum", "stax_minimum(a[l], a[l + N / 2])"),
-    "stax_fold_max": _fold("max", "stax_imax<T>(a[l], a[l + N / 2])"),
-    "stax_fold_min": _fold("min", "stax_imin<T>(a[l], a[l + N / 2])"),
+    "stax_fold_sum": _fold("sum", "x + y"),
+    "stax_fold_prod": _fold("prod", "x * y"),
+    "stax_fold_any": _fold("any", "x | y"),
+    "stax_fold_all": _fold("all", "x & y"),
+    "stax_fold_max": _fold("max", "x != x ? x : x > y ? x : y"),
+    "stax_fold_min": _fold("min", "x != x ? x : x < y ? x : y"),
     # Whether x replaces the extreme found before it: a NaN does, and nothing replaces a NaN.
     "stax_beats_max": """
 template <class T> static inline bool stax_beats_max(T x, T best) { return x > best || (x != x && best == best); }

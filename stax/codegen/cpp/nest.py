@@ -17,6 +17,10 @@ def block(head: str, body: Sequence[str]) -> Lines:
     return [f"{head} {{", *(f"    {line}" for line in body), "}"]
 
 
+def scoped(lines: Sequence[str]) -> Lines:
+    return ["{", *(f"    {line}" for line in lines), "}"]
+
+
 def for_loop(name: str, begin: str, end: str, body: Sequence[str], *, step: int = 1) -> Lines:
     """A loop of ``name`` over begin .. end-1."""
     stride = f"++{name}" if step == 1 else f"{name} += {step}"

@@ -13,6 +13,7 @@ from stax.codegen.cpp.values import inline_locals
 from stax.ir.expr import Atom, Expr
 from stax.ir.kernel import Kernel, Statement, Store
 from stax.ir.program import Axis
+from stax.ir.ranges import bounds
 from stax.ir.value import Value, load_parts, walk
 
 # Work, in operations, from which starting the threads (some microseconds) pays.
@@ -21,6 +22,10 @@ PARALLEL_WORK = 200_000
 PARTS = 64
 # Fewer outer points than this leave threads idle: a long reduction is then cut into parts instead.
 FEW_POINTS = 16
+# A value of the inner space is kept for later loops when a row has no more elements than this, and when computing it again
+# would cost this many operations.
+ROW_LIMIT = 16384
+WORTH_A_ROW = 10
 _HEAVY = {
     "exp": 6, "exp2": 6, "expm1": 8, "log": 6, "log2": 6, "log10": 6, "log1p": 8, "erf": 10, "erfc": 30, "sin": 12,
     "cos": 12, "tan": 40, "asin": 30, "acos": 30, "atan": 30, "atan2": 40, "sinh": 30, "cosh": 30, "tanh": 8, "pow": 40,
@@ -43,7 +48,8 @@ class Stage:
 class Plan:
     """``outer`` and ``reduce`` are loop orders; ``lane`` is in neither for a column plan, and the last of ``reduce`` for a
     row plan; None without any axis. ``parallel``: "none", "outer" (over outer points) or "parts" (over one reduction).
-    ``work``: operations in all. ``inlined``: bodies of the "xr" statements that are recomputed where they are used."""
+    ``work``: operations in all. ``inlined``: bodies of the "xr" statements that are recomputed where they are used, except
+    that those in ``rows`` are kept by the first loop, in an array of ``row_limit`` elements, for the later ones."""
 
     kind: str
     outer: tuple[Axis, ...]
@@ -53,6 +59,8 @@ class Plan:
     parallel: str
     work: Expr
     inlined: dict[str, Value]
+    rows: tuple[str, ...] = ()
+    row_limit: int = 0
 
 
 def plan(kernel: Kernel) -> Plan:
@@ -65,7 +73,28 @@ def plan(kernel: Kernel) -> Plan:
     if kind == "row" and lane is not None:
         reduce = (*(a for a in reduce if a != lane), lane)
     work = _work(kernel)
-    return Plan(kind, outer, reduce, lane, stages, _parallel(kernel, kind, work), work, inlined)
+    parallel = _parallel(kernel, kind, work)
+    limit = bounds(kernel.rnumel, kernel.ranges)[1]
+    keep = kind == "row" and parallel != "parts" and limit is not None and limit <= ROW_LIMIT
+    rows = _rows(kernel, stages, inlined) if keep else ()
+    return Plan(kind, outer, reduce, lane, stages, parallel, work, inlined, rows, limit or 1)
+
+
+def _rows(kernel: Kernel, stages: tuple[Stage, ...], inlined: dict[str, Value]) -> tuple[str, ...]:
+    """Costly values that several loops over the reduced axes need."""
+    found: list[str] = []
+    for s in kernel.statements:
+        if s.name not in inlined or sum(_HEAVY.get(v.op, 1) for v in walk(s.body)) < WORTH_A_ROW:
+            continue
+        key = inline_locals(s.body, inlined).key
+        users = [
+            stage
+            for stage in stages
+            if any(key in {v.key for v in walk(inline_locals(t.body, inlined))} for t in stage.xr)
+        ]
+        if len(users) > 1:
+            found.append(s.name)
+    return tuple(found)
 
 
 def _stages(kernel: Kernel, inlined: dict[str, Value]) -> tuple[Stage, ...]:

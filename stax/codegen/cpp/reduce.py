@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stax.codegen.cpp.types import literal, memory_type, value_type, wrapping_type
+from stax.codegen.cpp.types import literal, value_type, wrapping_type
 from stax.ir.dtypes import DTYPES
 
 _EXTREMES = {"max": "max", "min": "min", "argmax": "max", "argmin": "min"}
@@ -42,7 +42,7 @@ class Accumulator:
         """The C++ type of a lane: unsigned where integers wrap."""
         if DTYPES[self.dtype].is_integral and self.combine in ("sum", "prod"):
             return wrapping_type(self.dtype)
-        return "uint8_t" if self.is_arg and self.dtype == "bool" else value_type(self.dtype)
+        return "uint8_t" if self.dtype == "bool" else value_type(self.dtype)
 
     @property
     def wide_type(self) -> str:
@@ -58,7 +58,7 @@ class Accumulator:
     @property
     def identity(self) -> str:
         if self.is_bool:
-            return "true" if _LOGIC[self.combine] == "&" else "false"
+            return "1" if _LOGIC[self.combine] == "&" else "0"
         if self.combine == "sum":
             return "0"
         if self.combine == "prod":
@@ -112,7 +112,7 @@ class Accumulator:
         elif self.combine in ("sum", "prod"):
             kind = self.combine
         else:
-            kind = _EXTREMES[self.combine] + ("imum" if DTYPES[self.dtype].is_float else "")
+            kind = _EXTREMES[self.combine]
         return f"stax_fold_{kind}<{lanes}>({self.name}_acc)"
 
 
@@ -128,7 +128,3 @@ def _end(dtype: str, *, lowest: bool) -> str:
         return "0" if lowest else f"UINT{size * 8}_MAX"
     return f"INT{size * 8}_{'MIN' if lowest else 'MAX'}"
 
-
-def accumulator_memory(dtype: str) -> str:
-    """The C++ type of a kept lane result in an array."""
-    return memory_type(dtype) if dtype == "bool" else value_type(dtype)

@@ -34,6 +34,14 @@ class Names:
         """A scope within this one: sees these values, keeps its own."""
         return Names(self.kernel, dict(self.known), dict(self.checks), self.numbers)
 
+    def absorb(self, inner: Names, depth: int) -> None:
+        """Learn what ``inner`` declared no deeper than ``depth`` loops."""
+        for key, known in inner.known.items():
+            if known.depth <= depth:
+                self.known[key] = known
+                if key in inner.checks:
+                    self.checks[key] = inner.checks[key]
+
     def fresh(self, prefix: str) -> str:
         number = self.numbers.get(prefix, 0)
         self.numbers[prefix] = number + 1
