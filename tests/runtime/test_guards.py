@@ -96,78 +96,83 @@ class Case:
     calls: tuple[Bound, ...]
 
 
+def expression(draw: st.DrawFn, value: int, env: dict[str, int]) -> Expr:
+    """An expression that is, or nearly is, ``value`` under ``env``."""
+    if not env or draw(st.booleans()):
+        return const(value)
+    name = draw(st.sampled_from(sorted(env)))
+    s = sym(name)
+    kinds = (
+        s + (value - env[name]),
+        s * value,
+        (s * 3) // (s - 1) + value,
+        (s + value) % (s + 1),
+    )
+    return draw(st.sampled_from(kinds))
+
+
+def bound_sizes(draw: st.DrawFn, example: list[torch.Tensor]) -> tuple[Binding, ...]:
+    """Some dimensions of the example, each with a symbol of its own."""
+    places = [(i, d) for i, x in enumerate(example) for d in range(x.dim()) if draw(st.booleans())]
+    return tuple(Binding(f"s{k}", i, d) for k, (i, d) in enumerate(places))
+
+
+def tensor_guards(
+    draw: st.DrawFn, example: list[torch.Tensor], bindings: tuple[Binding, ...], env: dict[str, int]
+) -> list[Guard]:
+    own = {(b.input, b.dim): sym(b.symbol) for b in bindings}
+    guards: list[Guard] = []
+    for i, x in enumerate(example):
+        shape = tuple(own.get((i, d)) or expression(draw, n, env) for d, n in enumerate(x.shape))
+        strides = tuple(
+            None if draw(st.integers(0, 3)) == 0 else expression(draw, n, env) for n in x.stride()
+        )
+        dtype = str(x.dtype).removeprefix("torch.")
+        offset = expression(draw, x.storage_offset(), env)
+        guards.append(TensorGuard(i, dtype, "cpu", shape, strides, offset))
+    return guards
+
+
+def other_guards(draw: st.DrawFn, env: dict[str, int], tensors: int) -> list[Guard]:
+    guards: list[Guard] = []
+    for relation in draw(st.lists(st.sampled_from(["==", "!=", "<", "<="]), max_size=2)):
+        left, right = (expression(draw, draw(st.integers(-2, 5)), env) for _ in range(2))
+        guards.append(RelationGuard(left, relation, right))
+    if tensors > 1:
+        guards.append(DistinctGuard(((0, 1),)))
+    if draw(st.booleans()):
+        value = draw(st.sampled_from(["True", "False", "off", "float32", "?"]))
+        guards.append(StateGuard(draw(st.sampled_from(sorted(STATES))), value))
+    return guards
+
+
+def another_call(draw: st.DrawFn, leaves: list[object], example: list[torch.Tensor]) -> Bound:
+    """The example's call with some tensors and constants replaced."""
+    other = [x if draw(st.booleans()) else draw(st.one_of(tensors(), st.just(3))) for x in example]
+    if len(other) > 1 and draw(st.booleans()):
+        other[1] = other[0]
+    changed = [v if draw(st.booleans()) else draw(st.sampled_from(CONSTANTS)) for v in leaves]
+    return Bound(tuple(changed), tuple(other))
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     """Guards that hold for an example, or nearly; calls with the example and with others."""
-    example = [
-        x if x.layout is torch.strided else x.to_dense()
-        for x in draw(st.lists(tensors(), min_size=1, max_size=3))
-    ]
-    bindings: list[Binding] = []
-    env: dict[str, int] = {}
-    for i, x in enumerate(example):
-        for d in range(x.dim()):
-            if draw(st.booleans()):
-                bindings.append(Binding(f"s{len(env)}", i, d))
-                env[f"s{len(env)}"] = x.size(d)
-    symbols = tuple(
-        Symbol(n, v, draw(st.integers(0, 2)), draw(st.sampled_from([None, 3, 9])))
-        for n, v in env.items()
-    )
-
-    def expr(value: int) -> Expr:
-        if env and draw(st.booleans()):
-            name = draw(st.sampled_from(sorted(env)))
-            kind = draw(st.sampled_from(["shift", "scale", "divide", "mod"]))
-            s = sym(name)
-            if kind == "shift":
-                return s + (value - env[name])
-            if kind == "scale":
-                return s * value
-            return (s * 3) // (s - 1) + value if kind == "divide" else (s + value) % (s + 1)
-        return const(value)
-
-    guards: list[Guard] = []
-    for i, x in enumerate(example):
-        shape = tuple(
-            sym(next(b.symbol for b in bindings if (b.input, b.dim) == (i, d)))
-            if any((b.input, b.dim) == (i, d) for b in bindings)
-            else expr(x.size(d))
-            for d in range(x.dim())
-        )
-        strides = tuple(None if draw(st.integers(0, 3)) == 0 else expr(s) for s in x.stride())
-        dtype = str(x.dtype).removeprefix("torch.")
-        guards.append(TensorGuard(i, dtype, "cpu", shape, strides, expr(x.storage_offset())))
-    if env:
-        for _ in range(draw(st.integers(0, 2))):
-            relation = draw(st.sampled_from(["==", "!=", "<", "<="]))
-            guards.append(
-                RelationGuard(
-                    expr(draw(st.integers(-2, 5))), relation, expr(draw(st.integers(-2, 5)))
-                )
-            )
+    drawn = draw(st.lists(tensors(), min_size=1, max_size=3))
+    example = [x if x.layout is torch.strided else x.to_dense() for x in drawn]
+    bindings = bound_sizes(draw, example)
+    env = {b.symbol: example[b.input].size(b.dim) for b in bindings}
+    highest = st.sampled_from([None, 3, 9])
+    symbols = tuple(Symbol(n, v, draw(st.integers(0, 2)), draw(highest)) for n, v in env.items())
     leaves = draw(st.lists(st.sampled_from(CONSTANTS), max_size=3))
-    guards += [constant_guard(i, leaf) for i, leaf in enumerate(leaves)]
-    if len(example) > 1:
-        guards.append(DistinctGuard(((0, 1),)))
-    if draw(st.booleans()):
-        guards.append(
-            StateGuard(
-                draw(st.sampled_from(sorted(STATES))),
-                draw(st.sampled_from(["True", "False", "off", "float32", "?"])),
-            )
-        )
-    guards = draw(st.permutations(guards))
-    calls = [Bound(tuple(leaves), tuple(example))]
-    for _ in range(3):
-        other = [
-            x if draw(st.booleans()) else draw(st.one_of(tensors(), st.just(3))) for x in example
-        ]
-        if draw(st.booleans()) and len(other) > 1:
-            other[1] = other[0]
-        changed = [v if draw(st.booleans()) else draw(st.sampled_from(CONSTANTS)) for v in leaves]
-        calls.append(Bound(tuple(changed), tuple(other)))
-    return Case(GuardSet(tuple(bindings), tuple(guards)), symbols, tuple(calls))
+    guards = [
+        *tensor_guards(draw, example, bindings, env),
+        *other_guards(draw, env, len(example)),
+        *(constant_guard(i, leaf) for i, leaf in enumerate(leaves)),
+    ]
+    first = Bound(tuple(leaves), tuple(example))
+    calls = (first, *(another_call(draw, leaves, example) for _ in range(3)))
+    return Case(GuardSet(bindings, tuple(draw(st.permutations(guards)))), symbols, calls)
 
 
 @settings(max_examples=600, deadline=None)
