@@ -32,6 +32,7 @@ start() { # NAME COMMAND...
     say "start $name: $*"
     "$@" </dev/null >"$WORK/$name.out" 2>"$WORK/$name.log" &
     JOBS+=("$! ${STOP_WITH:-TERM}")
+    disown # or bash would tell that it was killed
     printf '%s' $! >"$WORK/$name.pid"
 }
 
@@ -61,7 +62,6 @@ wait_or_kill() { # PID
     local left=150
     while kill -0 -- "-$1" 2>/dev/null && [ $((left -= 1)) -gt 0 ]; do sleep 0.1; done
     kill -KILL -- "-$1" 2>/dev/null || true
-    { wait "$1" || true; } 2>/dev/null # or bash would tell that it was killed
 }
 
 trap stop_all EXIT
