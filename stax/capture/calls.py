@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from stax.base.errors import CaptureError, DataDependent
-from stax.capture.value import rebuild
+from stax.capture.value import leaves, rebuild
 
 aten = torch.ops.aten
 _SDPA = torch.nn.functional.scaled_dot_product_attention
@@ -40,6 +40,8 @@ class Calls(TorchFunctionMode):
             return self._attend(*args, **(kwargs or {}))
         if func in _LEAVING:
             raise _LEAVING[func]()
+        if func is torch.tensor and any(isinstance(v, Tensor) for v in leaves(args)):
+            raise _number()
         if func is Tensor.cuda:
             return _to_cuda(*args, **(kwargs or {}))
         if func is Tensor.to:
@@ -87,6 +89,13 @@ def _to_cuda(tensor: Tensor, device: Any = None, *args: Any, **kwargs: Any) -> T
 def _numpy() -> CaptureError:
     return DataDependent(
         "the program turns a tensor into a numpy array", hint="do the same with torch functions"
+    )
+
+
+def _number() -> CaptureError:
+    return DataDependent(
+        "the program takes a Python value out of a tensor (torch.tensor)",
+        hint="use torch.stack or x.clone()",
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -146,17 +145,11 @@ def check_plain(tensor: Tensor, text: str) -> None:
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:
-    """The memory that two tensors reach may overlap."""
-    if a.device != b.device or a.numel() == 0 or b.numel() == 0:
+    """The storages of two tensors overlap, as the runtime's guard sees it."""
+    left, right = a.untyped_storage(), b.untyped_storage()
+    if left._cdata == right._cdata:
+        return True
+    if a.device != b.device or a.device.type == "meta":
         return False
-    if a.untyped_storage()._cdata != b.untyped_storage()._cdata and a.device.type == "meta":
-        return False
-    (a_start, a_end), (b_start, b_end) = _reach(a), _reach(b)
-    return a_start < b_end and b_start < a_end
-
-
-def _reach(tensor: Tensor) -> tuple[int, int]:
-    size = tensor.element_size()
-    start = tensor.untyped_storage().data_ptr() + tensor.storage_offset() * size
-    span: Any = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
-    return start, start + span * size
+    start, other = left.data_ptr(), right.data_ptr()
+    return start < other + right.nbytes() and other < start + left.nbytes()

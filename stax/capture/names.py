@@ -65,3 +65,16 @@ def check_leaves(names: list[str], leaves: list[Any]) -> None:
                 if module == "numpy"
                 else "register its class with torch.utils._pytree.register_pytree_node",
             ) from error
+
+
+def check_containers(
+    names: list[str], call: Tree, before: list[Any], after: tuple[Tree, list[Any]]
+) -> None:
+    """Raises CaptureError when the program put something else into a list, dict or object of the caller."""
+    tree, leaves = after
+    changed = [n for n, a, b in zip(names, before, leaves) if a is not b]
+    if tree != call or changed:
+        raise CaptureError(
+            f"the program changes a container among its arguments{f': {changed[0]}' if changed else ''}",
+            hint="return what is new, or write tensors in place",
+        )

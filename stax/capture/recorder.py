@@ -15,9 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from stax.base.errors import CaptureError
 from stax.capture.inplace import SILENT_WRITES, functional_form, written_names
 from stax.capture.inputs import Inputs
-from stax.capture.storage import Handle, Pair, same_sizes
-from stax.capture.value import Geometry, Shape, Value, rebuild
-from stax.capture.views import SAME, View, item_view
+from stax.capture.storage import Handle
+from stax.capture.value import Geometry, Pair, Shape, Value, rebuild, same_sizes
+from stax.capture.views import SAME, View, item_view, strided_view
 from stax.capture.where import Places
 
 aten = torch.ops.aten
@@ -37,6 +37,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.memory = inputs.memory
         self.values: list[Value] = []
+        self._literals: dict[int, Tensor] = {}
         self._decompositions = decompositions
         self._places = places
         self._inputs = inputs
@@ -72,6 +73,8 @@ class Recorder(TorchDispatchMode):
                 out = decomposition(*args, **kwargs)
             if out is not NotImplemented:
                 return out
+        if func is aten.cat.default:
+            args = (_without_empty(args[0]), *args[1:])
         if func in SILENT_WRITES:
             return self._batch_norm(func, args, kwargs)
         if written_names(func):
@@ -113,8 +116,7 @@ class Recorder(TorchDispatchMode):
         return self.memory.read(self.handle(tensor), self.emit)
 
     def _pair(self, tensor: Tensor) -> Pair:
-        handle = self.handle(tensor)
-        return Pair(handle.fake, self.memory.read(handle, self.emit))
+        return self.memory.pair(self.handle(tensor), self.emit)
 
     def emit(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pair:
         """Run ``func`` on fakes and record it on values; Pairs stand where it takes tensors. One tensor results."""
@@ -134,7 +136,8 @@ class Recorder(TorchDispatchMode):
         out = func(*args, **kwargs)
         if isinstance(out, Tensor):
             if self.memory.find(out) is None:
-                value = self._add(func, *values, Geometry.of(out))
+                value = self._moved_literal(func, args, out)
+                value = value or self._add(func, *values, Geometry.of(out))
                 self._bind(out, value, func, args, kwargs)
         elif isinstance(out, (tuple, list)) and any(isinstance(o, Tensor) for o in out):
             shape = tuple(Geometry.of(o) if isinstance(o, Tensor) else None for o in out)
@@ -160,12 +163,15 @@ class Recorder(TorchDispatchMode):
         if parent is None:
             self.memory.root(out, value)
             return
+        if func is aten.as_strided.default:
+            view = strided_view(args[0], args, kwargs)
+            self.memory.view(out, value, parent.storage.root, view)
+            return
         self.memory.view(out, value, parent, _view_of(func, args, kwargs, parent.fake))
 
     def _bind_items(
         self, outs: Any, whole: Value, func: OpOverload, args: tuple[Any, ...], kwargs: Any
     ) -> None:
-        dim = kwargs.get("dim", args[2] if len(args) > 2 else 0)
         for index, out in enumerate(outs):
             if not isinstance(out, Tensor):
                 continue
@@ -175,9 +181,7 @@ class Recorder(TorchDispatchMode):
             if parent is None:
                 self.memory.root(out, value)
                 continue
-            view = _view_of(func, args, kwargs, parent.fake)
-            sizes = tuple(o.shape[dim] for o in outs) if func is not aten.unbind.int else ()
-            one = item_view(view, index, sizes)
+            one = item_view(_view_of(func, args, kwargs, parent.fake), index, outs)
             if one is None:
                 raise CaptureError(f"{func} returns views in a way that is not known")
             self.memory.view(out, value, parent, one)
@@ -209,15 +213,30 @@ class Recorder(TorchDispatchMode):
     def _literal(self, real: Tensor) -> Tensor:
         """torch.tensor(...) inside the program."""
         out = aten.lift_fresh.default(real)
-        if real.dim() == 0 and real.dtype in _FILLABLE:
-            with unset_fake_temporarily():
-                args = ([], real.item())
-            options = {"dtype": real.dtype, "device": real.device}
-            value = self._add(aten.full.default, args, options, Geometry.of(out))
-        else:
-            value = self._inputs.literal(real, out)
-        self.memory.root(out, value)
+        self.memory.root(out, self._literal_value(real, out))
         return out
+
+    def _literal_value(self, real: Tensor, fake: Tensor) -> Value:
+        """A number as a full(), anything longer as an input; real may lie elsewhere than fake says."""
+        if real.numel() <= 1 and real.dtype in _FILLABLE:
+            with unset_fake_temporarily():
+                number = real.item() if real.numel() else 0
+            options = {"dtype": real.dtype, "device": fake.device}
+            value = self._add(
+                aten.full.default, (list(real.shape), number), options, Geometry.of(fake)
+            )
+        else:
+            value = self._inputs.literal(real, fake)
+        self._literals[id(value)] = real
+        return value
+
+    def _moved_literal(self, func: OpOverload, args: tuple[Any, ...], out: Tensor) -> Value | None:
+        """A constant of the program on another device is a constant there; no copy at every call."""
+        if func is not aten._to_copy.default:
+            return None
+        real = self._literals.get(id(self.read(args[0])))
+        same = real is not None and real.dtype == out.dtype and real.stride() == out.stride()
+        return self._literal_value(real, out) if same and real is not None else None
 
     # -- writes
     def _write(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -337,6 +356,14 @@ _FILLABLE = frozenset(
         torch.float16, torch.bfloat16, torch.float32, torch.float64,
     }
 )  # fmt: skip
+
+
+def _without_empty(tensors: list[Tensor]) -> list[Tensor]:
+    """cat skips tensors of shape (0,) among others of any rank, for old times' sake."""
+    first = next((t for t in tensors if t.dim() != 1), None)
+    if first is None:
+        return tensors
+    return [t for t in tensors if t.dim() != 1 or t.dtype != first.dtype]
 
 
 def _view_of(func: OpOverload, args: tuple[Any, ...], kwargs: Any, base: Tensor) -> View:

@@ -3,31 +3,16 @@ through a view makes of the root. The recorder feeds it; every operator it needs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from stax.capture.value import Geometry, Value
-from stax.capture.views import View, scatter
+from stax.capture.value import Emit, Geometry, Pair, Value, same_sizes
+from stax.capture.views import View, replay, scatter
 
 Func = Callable[..., Any]
-
-
-class Emit(Protocol):
-    """Runs an operator on fake tensors and records it on values; ``pairs`` are (fake, value) where it takes a tensor."""
-
-    def __call__(self, func: Func, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pair: ...
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A tensor argument or result: the fake tensor that shows its geometry, and its recorded value."""
-
-    fake: Tensor
-    value: Value
 
 
 class Storage:
@@ -45,9 +30,9 @@ class Storage:
 
 class Handle:
     """What is known of one fake tensor: its storage, the view that made it of ``parent``, and the value it had at
-    ``version`` of the storage."""
+    ``version`` of the storage; ``origin`` is its first value."""
 
-    __slots__ = ("fake", "parent", "storage", "value", "version", "view")
+    __slots__ = ("fake", "origin", "parent", "storage", "value", "version", "view")
 
     def __init__(
         self, fake: Tensor, storage: Storage, value: Value, parent: Handle | None, view: View | None
@@ -55,6 +40,7 @@ class Handle:
         self.fake = fake
         self.storage = storage
         self.value = value
+        self.origin = value
         self.version = storage.version
         self.parent = parent
         self.view = view
@@ -95,24 +81,26 @@ class Memory:
         if handle.parent is None:
             handle.value = handle.storage.value
         else:
-            base = Pair(handle.parent.fake, self.read(handle.parent, emit))
-            handle.value = base.value if handle.view is None else replay(handle.view, base, emit)
+            base = self.pair(handle.parent, emit)
+            handle.value = (
+                base.value if handle.view is None else replay(handle.view, base, emit).value
+            )
         handle.version = handle.storage.version
         return handle.value
 
+    def pair(self, handle: Handle, emit: Emit) -> Pair:
+        """A tensor with the value it has now."""
+        return Pair(handle.fake, self.read(handle, emit), handle.origin)
+
     def write(self, handle: Handle, new: Pair, emit: Emit) -> None:
         """After this, ``handle`` reads as ``new`` (same shape and dtype) and its aliases see it."""
-        written: dict[int, Value] = {}
         while handle.parent is not None:
             if handle.view is not None:
-                base = Pair(handle.parent.fake, self.read(handle.parent, emit))
+                base = self.pair(handle.parent, emit)
                 new = scatter(handle.view, base, new, emit)
-            else:
-                new = Pair(handle.parent.fake, new.value)
             handle = handle.parent
-            written[id(handle)] = new.value
         root = handle.storage
-        root.value = same_layout(Pair(handle.fake, self.read(handle, emit)), new, emit)
+        root.value = same_layout(self.pair(handle, emit), new, emit)
         root.version += 1
         handle.value, handle.version = root.value, root.version
 
@@ -124,12 +112,6 @@ class Memory:
         self._handles[id(fake)] = Handle(fake, before.storage, value, before, view)
 
 
-def replay(view: View, base: Pair, emit: Emit) -> Value:
-    """The view made again of ``base``."""
-    args = tuple(base if a is View.BASE else a for a in view.args)
-    return emit(view.func, args, dict(view.kwargs)).value
-
-
 def same_layout(old: Pair, new: Pair, emit: Emit) -> Value:
     """``new`` with the strides of the tensor it replaces: in-place operators keep them, functional ones need not."""
     geometry = new.value.geometry
@@ -137,17 +119,3 @@ def same_layout(old: Pair, new: Pair, emit: Emit) -> Value:
     if same_sizes(geometry.strides, old.fake.stride()):
         return new.value
     return emit(torch.ops.aten.copy.default, (old, new), {}).value
-
-
-def same_sizes(a: Iterable[Any], b: Iterable[Any]) -> bool:
-    """Equal as expressions; nothing is guarded."""
-    left, right = list(a), list(b)
-    return len(left) == len(right) and all(_same_size(x, y) for x, y in zip(left, right))
-
-
-def _same_size(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
-        return bool(a.node.expr == b.node.expr)
-    if isinstance(a, torch.SymInt) or isinstance(b, torch.SymInt):
-        return False
-    return bool(a == b)

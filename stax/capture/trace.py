@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from stax.artifact.containers import register_known
 from stax.artifact.signature import Input, Signature, Tree
 from stax.base.errors import CaptureError
 from stax.base.target import Target
@@ -23,13 +24,13 @@ from stax.capture.graph import Graph, live
 from stax.capture.guards import guard_set
 from stax.capture.inputs import Entry, Inputs
 from stax.capture.modules import captured_modules, find_module, swapped
-from stax.capture.names import check_leaves, result_names, user_names
+from stax.capture.names import check_containers, check_leaves, result_names, user_names
 from stax.capture.recorder import Recorder
 from stax.capture.results import output_of, result_of
 from stax.capture.sizes import Environment, Fakes
 from stax.capture.sources import Watcher
-from stax.capture.storage import Memory, same_sizes
-from stax.capture.value import Geometry, Value
+from stax.capture.storage import Memory
+from stax.capture.value import Geometry, Value, same_sizes
 from stax.capture.where import Places
 from stax.runtime.signature import (
     flatten,
@@ -52,6 +53,7 @@ def trace(
 ) -> Captured:
     """Runs ``fn`` once on fake tensors. Errors of the program itself propagate as they are; what can not be traced raises
     CaptureError with the user's file:line."""
+    register_known()
     call, leaves = flatten_call(args, kwargs)
     session = Session.open(dynamic, target, decompositions)
     try:
@@ -113,7 +115,9 @@ class Session:
             stack.enter_context(self.recorder)
             stack.enter_context(self.calls)
             stack.enter_context(self.watcher)
-            return fn(*fake_args, **fake_kwargs)
+            result = fn(*fake_args, **fake_kwargs)
+        check_containers(names, call, fakes, flatten_call(fake_args, fake_kwargs))
+        return result
 
     def _arguments(self, names: list[str], leaves: list[Any]) -> list[Any]:
         return [

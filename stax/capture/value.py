@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -87,3 +87,35 @@ def rebuild(nest: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(nest, dict):
         return {key: rebuild(item, change) for key, item in nest.items()}
     return change(nest)
+
+
+class Emit(Protocol):
+    """Runs an operator on fake tensors and records it on values; Pairs stand where it takes tensors."""
+
+    def __call__(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Pair: ...
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A tensor argument or result: the fake tensor that shows its geometry, and its recorded value;
+    ``origin`` the value it had before any write."""
+
+    fake: Tensor
+    value: Value
+    origin: Value | None = None
+
+
+def same_sizes(a: Iterable[Any], b: Iterable[Any]) -> bool:
+    """Equal as expressions; nothing is guarded."""
+    left, right = list(a), list(b)
+    return len(left) == len(right) and all(_same_size(x, y) for x, y in zip(left, right))
+
+
+def _same_size(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
+        return bool(a.node.expr == b.node.expr)
+    if isinstance(a, torch.SymInt) or isinstance(b, torch.SymInt):
+        return False
+    return bool(a == b)

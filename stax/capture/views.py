@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from stax.base.errors import CaptureError
-
-if TYPE_CHECKING:
-    from stax.capture.storage import Emit, Pair
+from stax.capture.value import Emit, Geometry, Pair, same_sizes
 
 aten = torch.ops.aten
 
@@ -40,27 +38,76 @@ class View:
 
 # Operators whose result is the tensor itself: nothing is recorded for them.
 SAME = frozenset(
-    {
-        aten.detach.default,
-        aten.detach_.default,
-        aten.alias.default,
-        aten.lift.default,
-        aten.lift_fresh.default,
-        aten._reshape_alias.default,
-    }
-    - {aten._reshape_alias.default}
+    {aten.detach.default, aten.alias.default, aten.lift.default, aten.lift_fresh.default}
 )
 
 
-def item_view(view: View, index: int, sizes: tuple[Any, ...]) -> View | None:
-    """The view that makes result ``index`` of a split or unbind alone; None for another operator. ``sizes``: the extent
-    of each result along the split dimension."""
+def strided_view(tensor: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> View:
+    """as_strided speaks of the memory, not of the tensor: a view of the root with an offset of its own."""
+    size, stride = args[1], args[2]
+    offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
+    offset = tensor.storage_offset() if offset is None else offset
+    return View(aten.as_strided.default, (View.BASE, list(size), list(stride), offset))
+
+
+def replay(view: View, base: Pair, emit: Emit) -> Pair:
+    """The view made again of ``base``, which has been written since."""
+    if view.func is aten.as_strided.default:
+        return _replay_strided(view, base, emit)
+    args = tuple(base if a is View.BASE else a for a in view.args)
+    return emit(view.func, args, dict(view.kwargs))
+
+
+def _replay_strided(view: View, base: Pair, emit: Emit) -> Pair:
+    """A written root is a new tensor: dense as the old one, or, when that had gaps between its elements, scattered into
+    the old memory so that what lies in the gaps is read too."""
+    _, size, stride, offset = view.args
+    at = offset - base.fake.storage_offset()
+    if _has_gaps(base.fake):
+        extent = _extent(base.fake)
+        old = Pair(base.fake, base.origin or base.value)
+        flat = emit(aten.as_strided.default, (old, [extent], [1], base.fake.storage_offset()), {})
+        place = (list(base.fake.shape), list(base.fake.stride()), 0)
+        whole = emit(aten.as_strided_scatter.default, (flat, base, *place), {})
+        return emit(aten.as_strided.default, (whole, size, stride, at), {})
+    return emit(aten.as_strided.default, (base, size, stride, at + _offset(base)), {})
+
+
+def _strided_back(view: View, base: Pair, new: Pair, emit: Emit) -> Pair:
+    if _has_gaps(base.fake):
+        raise CaptureError(
+            "a write through as_strided of a tensor with gaps", hint="write to x.contiguous()"
+        )
+    _, size, stride, offset = view.args
+    at = offset - base.fake.storage_offset() + _offset(base)
+    return emit(aten.as_strided_scatter.default, (base, new, size, stride, at), {})
+
+
+def _offset(pair: Pair) -> Any:
+    geometry = pair.value.geometry
+    assert isinstance(geometry, Geometry)
+    return geometry.offset
+
+
+def _extent(fake: Tensor) -> Any:
+    extent: Any = 1
+    for size, stride in zip(fake.shape, fake.stride()):
+        extent = extent + (size - 1) * stride
+    return extent
+
+
+def _has_gaps(fake: Tensor) -> bool:
+    return not same_sizes([_extent(fake)], [fake.numel()])
+
+
+def item_view(view: View, index: int, outs: Sequence[Tensor]) -> View | None:
+    """The view that makes result ``index`` of a split or unbind alone; None for another operator."""
     if view.func is aten.unbind.int:
         return View(aten.select.int, (View.BASE, view.arg(1, "dim", 0), index))
     if view.func in _SPLITS:
-        start = sum(sizes[:index])
         dim = view.arg(2, "dim", 0)
-        return View(aten.slice.Tensor, (View.BASE, dim, start, start + sizes[index]))
+        start = sum(out.shape[dim] for out in outs[:index])
+        return View(aten.slice.Tensor, (View.BASE, dim, start, start + outs[index].shape[dim]))
     return None
 
 
@@ -106,8 +153,6 @@ def _reshape_back(view: View, base: Pair, new: Pair, emit: Emit) -> Pair:
 def viewable(fake: Tensor, shape: list[Any]) -> bool:
     """A view of this shape exists without a copy."""
     try:
-        with torch._subclasses.fake_tensor.unset_fake_temporarily():
-            pass
         fake.view(shape)
     except (RuntimeError, ValueError):
         return False
@@ -147,7 +192,7 @@ _INVERSES: Mapping[Callable[..., Any], Inverse] = {
     aten.select.int: _scatter_as(aten.select_scatter.default),
     aten.slice.Tensor: _scatter_as(aten.slice_scatter.default),
     aten.diagonal.default: _scatter_as(aten.diagonal_scatter.default),
-    aten.as_strided.default: _scatter_as(aten.as_strided_scatter.default),
+    aten.as_strided.default: _strided_back,
     aten.t.default: _transpose_back,
     aten.transpose.int: _transpose_back,
     aten.permute.default: _permute_back,
