@@ -14,6 +14,7 @@ from typing import cast
 from stax.base.digest import sha256
 from stax.base.errors import SchemaError
 from stax.build.job import Built
+from stax.store import layout
 from stax.store.forms import Record
 from stax.store.records import Records
 
@@ -37,7 +38,7 @@ def find_kernel(records: Records, key: str) -> Kernel | None:
         try:
             return _kernel(record)
         except SchemaError:
-            continue  # of another version: a miss, which the next publish of this key heals
+            continue  # a miss, which the next publish of this key heals
     return None
 
 
@@ -48,7 +49,11 @@ def publish_kernel(records: Records, built: Built) -> Kernel:
     record = Record(KIND, built.key, _VARIANT, body, (digest,))
     if records.publish(record, {digest: built.data}):
         return _kernel(record)
-    return find_kernel(records, built.key) or _kernel(record)
+    if found := find_kernel(records, built.key):
+        return found
+    # What stands there is whole, but no kernel: it would be a miss for ever.
+    records.store.heal(layout.act(records.tier, KIND, built.key, _VARIANT), record.encode())
+    return _kernel(record)
 
 
 def _kernel(record: Record) -> Kernel:
