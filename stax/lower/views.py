@@ -253,7 +253,9 @@ def from_storage(
     buffer: Buffer, shape: Shape, strides: Shape, offset: Expr, symbols: Ranges
 ) -> View | None:
     """The strided view of a dense buffer's storage as an index map; None when the buffer has holes."""
-    order = dense_order(buffer.shape, buffer.strides)
+    if any(e == 0 for e in shape):
+        return View(buffer, shape, (const(0),) * len(buffer.shape), offset)
+    order = None if any(e == 0 for e in buffer.shape) else dense_order(buffer.shape, buffer.strides)
     if order is None:
         return None
     place = offset - buffer.offset
