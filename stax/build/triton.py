@@ -50,8 +50,7 @@ def compile_triton(job: Job) -> tuple[bytes, dict[str, int | str]]:
     """
     with _ONE_AT_A_TIME, _settings():
         ptx, facts = _to_ptx(job)
-    arch = _ptx_arch(ptx)
-    cubin, log = _assemble(ptx, arch, job.timeout_s)
+    cubin, log, arch = _assemble(ptx, job.timeout_s)
     if facts["global_scratch_size"]:
         raise CompilerFailed(
             "the kernel needs scratch memory", found=f"{facts['global_scratch_size']} bytes"
@@ -157,14 +156,25 @@ def _function(entry: str, text: str) -> Any:
 # -- PTX to machine code
 
 
-def _ptx_arch(ptx: str) -> str:
+def _assemble(ptx: str, limit_s: float) -> tuple[bytes, str, str]:
+    """(cubin, log, architecture). Triton names sm_90a, whose code runs on 9.0 alone; what needs none of its special
+    instructions becomes sm_90, which later devices of its major run too."""
     found = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)
     assert found, "PTX without a target"
-    return found.group(1)
+    exact = found.group(1)
+    plain = exact.rstrip("a")
+    if plain != exact:
+        try:
+            return *_ptxas(
+                ptx.replace(f".target {exact}", f".target {plain}", 1), plain, limit_s
+            ), plain
+        except CompilerFailed:
+            pass  # the exact architecture may take it, or says why not
+    return *_ptxas(ptx, exact, limit_s), exact
 
 
-def _assemble(ptx: str, arch: str, limit_s: float) -> tuple[bytes, str]:
-    """Run ptxas in an empty folder, with names that are the same everywhere."""
+def _ptxas(ptx: str, arch: str, limit_s: float) -> tuple[bytes, str]:
+    """Run ptxas in an empty folder, with names that are the same everywhere. Raises CompilerFailed, BuildTimeout."""
     blackwell = int(re.sub(r"\D", "", arch)) >= FIRST_BLACKWELL
     ptxas = _NVIDIA / "bin" / ("ptxas-blackwell" if blackwell else "ptxas")
     with tempfile.TemporaryDirectory(prefix="stax-ptx-") as folder:
