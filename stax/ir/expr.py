@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import gcd
 
 from stax.base.errors import SchemaError
@@ -21,19 +21,20 @@ _ATOM_OPS = ("floordiv", "mod", "max", "min")
 class Atom:
     """An indeterminate: a symbol (``op`` "sym", ``name``) or a two-argument operation on expressions."""
 
-    __slots__ = ("args", "name", "op", "text")
+    __slots__ = ("args", "hash", "name", "op", "text")
 
     def __init__(self, op: str, name: str = "", args: tuple[Expr, ...] = ()) -> None:
         self.op = op
         self.name = name
         self.args = args
         self.text = name if op == "sym" else _atom_text(op, args)
+        self.hash = hash(self.text)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Atom) and self.text == other.text
 
     def __hash__(self) -> int:
-        return hash(self.text)
+        return self.hash
 
     def __repr__(self) -> str:
         return self.text
@@ -44,7 +45,8 @@ class Expr:
 
     def __init__(self, terms: Mapping[Monomial, int]) -> None:
         kept = [(m, c) for m, c in terms.items() if c != 0]
-        kept.sort(key=lambda t: (-_degree(t[0]), _monomial_text(t[0])))
+        if len(kept) > 1:
+            kept.sort(key=_term_order)
         self.terms: tuple[tuple[Monomial, int], ...] = tuple(kept)
 
     # -- identity and text
@@ -197,9 +199,12 @@ class Expr:
 
 def const(value: Expr | int) -> Expr:
     """An int as an Expr; an Expr unchanged."""
-    if isinstance(value, Expr):
-        return value
-    return Expr({(): int(value)})
+    return value if isinstance(value, Expr) else _integer(int(value))
+
+
+@lru_cache(maxsize=4096)
+def _integer(value: int) -> Expr:
+    return Expr({(): value})
 
 
 def sym(name: str) -> Expr:
@@ -360,6 +365,16 @@ def _merge(a: Monomial, b: Monomial) -> Monomial:
 
 def _degree(monomial: Monomial) -> int:
     return sum(power for _, power in monomial)
+
+
+def _term_order(term: tuple[Monomial, int]) -> tuple[int, str]:
+    return _monomial_order(term[0])
+
+
+@lru_cache(maxsize=1 << 16)
+def _monomial_order(monomial: Monomial) -> tuple[int, str]:
+    """Higher degree first, then by text. Cached: the same few products are sorted all the time."""
+    return -_degree(monomial), _monomial_text(monomial)
 
 
 def _monomial_text(monomial: Monomial) -> str:
