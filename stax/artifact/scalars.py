@@ -14,6 +14,7 @@ from stax.artifact.reader import Reader, fault
 from stax.ir.expr import Atom, Expr, Monomial, const, sym
 
 MAX_EXPR_CHARS = 4096
+MAX_EXPR_DEPTH = 32
 MAX_INT_DIGITS = 1024
 INT64 = range(-(1 << 63), 1 << 63)
 KINDS = ("dtype", "device", "layout", "memory_format")
@@ -73,7 +74,7 @@ def parse_canonical(source: str) -> Expr:
     """The expression whose text is ``source``. Unlike :func:`stax.ir.expr.parse` it multiplies nothing out, so the work
     is bounded by the length; text that no Expr prints is refused."""
     try:
-        found = _sum(ast.parse(source, mode="eval").body, 1)
+        found = _sum(ast.parse(source, mode="eval").body, MAX_EXPR_DEPTH)
     except (SyntaxError, RecursionError, MemoryError, ValueError):
         fault("an integer expression", source)
     if found.text != source:
@@ -81,26 +82,28 @@ def parse_canonical(source: str) -> Expr:
     return found
 
 
-def _sum(node: ast.expr, sign: int) -> Expr:
+def _sum(node: ast.expr, levels: int) -> Expr:
+    if levels == 0:
+        raise ValueError("too deep")
     terms: dict[Monomial, int] = {}
     while isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
-        _add_term(node.right, sign if isinstance(node.op, ast.Add) else -sign, terms)
+        _add_term(node.right, 1 if isinstance(node.op, ast.Add) else -1, terms, levels)
         node = node.left
-    _add_term(node, sign, terms)
+    _add_term(node, 1, terms, levels)
     return Expr(terms)
 
 
-def _add_term(node: ast.expr, coef: int, terms: dict[Monomial, int]) -> None:
+def _add_term(node: ast.expr, coef: int, terms: dict[Monomial, int], levels: int) -> None:
     factors: list[Atom] = []
     while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        factors.append(_atom(node.right))
+        factors.append(_atom(node.right, levels))
         node = node.left
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         coef, node = -coef, node.operand
     if isinstance(node, ast.Constant) and type(node.value) is int:
         coef *= node.value
     else:
-        factors.append(_atom(node))
+        factors.append(_atom(node, levels))
     powers: dict[Atom, int] = {}
     for atom in factors:
         powers[atom] = powers.get(atom, 0) + 1
@@ -108,21 +111,18 @@ def _add_term(node: ast.expr, coef: int, terms: dict[Monomial, int]) -> None:
     terms[monomial] = terms.get(monomial, 0) + coef
 
 
-def _atom(node: ast.expr) -> Atom:
-    if (
-        isinstance(node, ast.Name)
-        and node.id.isascii()
-        and len(node.id) <= 64
-        and node.id not in _CALLS
-    ):
-        return sym(node.id).atoms[0]
+def _atom(node: ast.expr, levels: int) -> Atom:
+    if isinstance(node, ast.Name) and node.id.isascii() and len(node.id) <= 64:
+        if node.id not in _CALLS:
+            return sym(node.id).atoms[0]
+        raise ValueError("a function's name")
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.FloorDiv, ast.Mod)):
-        op = "floordiv" if isinstance(node.op, ast.FloorDiv) else "mod"
-        return Atom(op, args=(_sum(node.left, 1), _sum(node.right, 1)))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CALLS:
-        left, right = node.args
-        return Atom(node.func.id, args=(_sum(left, 1), _sum(right, 1)))
-    raise ValueError("no atom")
+        op, left, right = type(node.op).__name__.lower(), node.left, node.right
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CALLS:
+        op, (left, right) = node.func.id, node.args
+    else:
+        raise ValueError("no atom")
+    return Atom(op, args=(_sum(left, levels - 1), _sum(right, levels - 1)))
 
 
 def _pack_literal(value: Any) -> list[Any]:

@@ -317,10 +317,12 @@ def _operator(step: Call) -> tuple[Callable[..., Any], bool]:
     space, name, overload = step.target.split(".")
     try:
         found = getattr(getattr(getattr(torch.ops, space), name), overload)
-    except AttributeError as error:
+    except AttributeError:
+        found = None
+    if not isinstance(found, torch._ops.OpOverload):
         raise LoadError(
             "this torch lacks an operator", expected=step.target, found=torch.__version__
-        ) from error
+        )
     schema = found._schema
     kinds = [str(r.type) for r in schema.returns]
     single = kinds == ["Tensor"]

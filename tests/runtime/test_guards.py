@@ -22,7 +22,7 @@ from stax.artifact.guards import (
     StateGuard,
     TensorGuard,
 )
-from stax.ir.expr import Expr, const, sym
+from stax.ir.expr import Expr, const, maximum, sym
 from stax.ir.program import Symbol
 from stax.runtime.check import compile_guards
 from stax.runtime.guards import Bound, holds
@@ -97,18 +97,15 @@ class Case:
 
 
 def expression(draw: st.DrawFn, value: int, env: dict[str, int]) -> Expr:
-    """An expression that is, or nearly is, ``value`` under ``env``."""
+    """An expression that mostly is ``value`` under ``env``; now and then it divides by zero."""
     if not env or draw(st.booleans()):
         return const(value)
     name = draw(st.sampled_from(sorted(env)))
     s = sym(name)
-    kinds = (
-        s + (value - env[name]),
-        s * value,
-        (s * 3) // (s - 1) + value,
-        (s + value) % (s + 1),
-    )
-    return draw(st.sampled_from(kinds))
+    whole = draw(st.sampled_from([s, s * 2, (s * 3) // (s - 1), (s + 5) % (s + 1), maximum(s, 2)]))
+    if draw(st.integers(0, 5)) == 0 or (env[name] == 1 and "//" in whole.text):
+        return whole + value
+    return whole + (value - whole.evaluate(env))
 
 
 def bound_sizes(draw: st.DrawFn, example: list[torch.Tensor]) -> tuple[Binding, ...]:
