@@ -6,11 +6,13 @@ array, and the reduced loops stand outside the lane loop, so that memory is walk
 
 from __future__ import annotations
 
+from stax.codegen.cpp.accumulator import Accumulator
 from stax.codegen.cpp.flush import Flush, place_flush
 from stax.codegen.cpp.index import spell_factor
 from stax.codegen.cpp.nest import Lines, for_loop, outer_nest, parallel, simd
-from stax.codegen.cpp.plan import Plan, Stage
-from stax.codegen.cpp.reduce import Accumulator
+from stax.codegen.cpp.plan import BLOCK, PARTS, Plan
+from stax.codegen.cpp.reduced import Reduced, part_loop, reduced_loops
+from stax.codegen.cpp.stages import Stage
 from stax.codegen.cpp.statements import accumulator, store_line, take
 from stax.codegen.cpp.types import value_type
 from stax.codegen.cpp.values import Loops, Names, inline_locals, place
@@ -20,8 +22,6 @@ from stax.ir.program import Axis
 from stax.ir.ranges import positive
 from stax.ir.value import local, walk
 
-# Points of the lane axis in one block: a few arrays of this length fit the first-level cache.
-BLOCK = 256
 # Points in one block of a pointwise loop that is shared among threads along its lane axis.
 SHARE = 16384
 # Fewer outer points than this are not enough to share among threads.
@@ -194,53 +194,70 @@ class _Column:
         for s, body in zip(stage.xr, bodies):
             lines[-1].extend(take(self.kernel, s, inner.known[body.key].text, self.here))
         accumulators = [accumulator(s) for s in stage.xr if s.combine]
-        extents = [a.extent.value if a.extent.is_const else None for a in reduced]
-        flush = place_flush(extents) if any(a.is_float_sum for a in accumulators) else None
         found = lines[: self.outer + 1]
-        for a in accumulators:
-            found[-1].extend(a.declare(self.width))
-            if flush and a.is_float_sum:
-                found[-1].append(f"{a.wide_type} {a.name}_sum[{self.width}];")
-                found[-1].append(f"stax_fill<{self.width}>({a.name}_sum, ({a.wide_type})0);")
-        levels = lines[self.outer + 1 :]
-        found[-1].extend(self._loops(levels, 0, None, flush, accumulators))
-        for a in accumulators:
-            self.kept[a.name, "int64" if a.is_arg else a.dtype] = self._result(a, flush)
+        found[-1].extend(self._print(accumulators, lines[self.outer + 1 :]))
         return found
 
-    def _loops(
-        self,
-        levels: list[Lines],
-        i: int,
-        span: tuple[str, str] | None,
-        flush: Flush | None,
-        sums: list[Accumulator],
-    ) -> Lines:
-        """Reduced loop ``i`` over ``span`` (all of it when None) and those inside it; past the last, the lane loop."""
-        reduced = self.plan.reduce
-        if i == len(reduced):
-            return self.lane_loop(levels[-1])
-        name = reduced[i].name
-        begin, end = span or ("0", spell_factor(reduced[i].extent, self.kernel.ranges))
-        if flush is None or flush.loop != i:
-            return for_loop(
-                name, begin, end, [*levels[i], *self._loops(levels, i + 1, None, flush, sums)]
-            )
-        drain = [
-            f"stax_flush<{self.width}>({a.name}_acc, {a.name}_sum);" for a in sums if a.is_float_sum
-        ]
-        if flush.every == 1:
-            inner = [*levels[i], *self._loops(levels, i + 1, None, None, sums), *drain]
-            return for_loop(name, begin, end, inner)
-        cut = f"const int64_t {name}_to = stax_imin<int64_t>({name}_from + {flush.every}, {end});"
-        inner = [cut, *self._loops(levels, i, (f"{name}_from", f"{name}_to"), None, sums), *drain]
-        return for_loop(f"{name}_from", begin, end, inner, step=flush.every)
+    def _print(self, accumulators: list[Accumulator], levels: list[Lines]) -> Lines:
+        """The loops with their accumulators; ``kept`` learns where the results are."""
+        axes, parts = self.plan.reduce, self.plan.parallel == "parts"
+        extents = [a.extent.value if a.extent.is_const else None for a in axes]
+        flush = place_flush(extents) if any(a.is_float_sum for a in accumulators) else None
 
-    def _result(self, a: Accumulator, flush: Flush | None) -> str:
+        def last(begin: str, end: str) -> Lines:
+            return for_loop(axes[-1].name, begin, end, [*levels[-2], *self.lane_loop(levels[-1])])
+
+        reduced = Reduced(
+            kernel=self.kernel,
+            axes=axes,
+            levels=tuple(levels[:-2]),
+            last=last,
+            flush=flush,
+            drain=[
+                f"stax_flush<{self.width}>({a.name}_acc, {a.name}_sum);"
+                for a in accumulators
+                if a.is_float_sum
+            ],
+            work=self.plan.work,
+            cut=self.plan.cut if parts else None,
+        )
+        inner = [*self._declared(accumulators, flush), *reduced_loops(reduced)]
+        for a in accumulators:
+            self.kept[a.name, "int64" if a.is_arg else a.dtype] = self._result(a, flush, parts)
+        return self._parts(reduced, accumulators, inner) if parts else inner
+
+    def _declared(self, accumulators: list[Accumulator], flush: Flush | None) -> Lines:
+        lines: Lines = []
+        for a in accumulators:
+            lines.extend(a.declare(self.width))
+            if flush and a.is_float_sum:
+                lines.append(f"{a.wide_type} {a.name}_sum[{self.width}];")
+                lines.append(f"stax_fill<{self.width}>({a.name}_sum, 0);")
+        return lines
+
+    def _parts(self, reduced: Reduced, accumulators: list[Accumulator], inner: Lines) -> Lines:
+        """Each part keeps a row of results; the rows are merged in order."""
+        lines: Lines = []
+        merge: Lines = []
+        for a in accumulators:
+            row, total = f"{a.name}_part[part][{self.here}]", f"{a.name}_all[{self.here}]"
+            array = "sum" if reduced.flush and a.is_float_sum else "acc"
+            inner.extend(self.lane_loop([f"{row} = {a.name}_{array}[{self.here}];"]))
+            lines.append(f"{a.wide_type} {a.name}_part[{PARTS}][{self.width}];")
+            lines.append(f"{a.wide_type} {a.name}_all[{self.width}];")
+            lines.append(f"stax_fill<{self.width}>({a.name}_all, {a.identity});")
+            merge.append(f"{total} = {a.merged(total, row)};")
+        lines.extend(part_loop(reduced, inner))
+        if merge:
+            lines.extend(for_loop("part", "0", str(PARTS), self.lane_loop(merge)))
+        return lines
+
+    def _result(self, a: Accumulator, flush: Flush | None, parts: bool) -> str:
         """Where the result of a reduction is found in each lane."""
         if a.is_arg:
             return f"stax_position({a.name}_pos[{self.here}])"
-        if flush and a.is_float_sum:
-            return f"({a.result_type}){a.name}_sum[{self.here}]"
-        cast = "" if a.lane_type == a.result_type else f"({a.result_type})"
-        return f"{cast}{a.name}_acc[{self.here}]"
+        wide = flush is not None and a.is_float_sum
+        array = "all" if parts else "sum" if wide else "acc"
+        kind = a.wide_type if parts or wide else a.lane_type
+        cast = "" if kind == a.result_type else f"({a.result_type})"
+        return f"{cast}{a.name}_{array}[{self.here}]"

@@ -16,6 +16,7 @@ from stax.codegen.cpp.index import spell_expr
 from stax.codegen.cpp.plan import plan
 from stax.codegen.cpp.prelude import prelude
 from stax.codegen.cpp.row import print_row
+from stax.codegen.cpp.tile import print_tile
 from stax.codegen.cpp.types import memory_type
 from stax.codegen.cpp.values import Names
 from stax.ir.expr import sym
@@ -24,6 +25,7 @@ from stax.ir.ranges import positive
 from stax.ir.source import Config, Param, Source
 
 _NAME_LIMIT = 80
+PRINTERS = {"row": print_row, "column": print_column, "tile": print_tile}
 
 
 def emit(kernel: Kernel, target: Target) -> Source:
@@ -65,8 +67,7 @@ def _body(kernel: Kernel) -> list[str]:
     if any(a.extent == 0 for a in kernel.axes):
         return ["return 0;"]
     chosen = plan(kernel)
-    printer = print_row if chosen.kind == "row" else print_column
-    lines = [*_guards(kernel), *printer(kernel, chosen, Names(kernel))]
+    lines = [*_guards(kernel), *PRINTERS[chosen.kind](kernel, chosen, Names(kernel))]
     if kernel.bounds_checked:
         return ["uint64_t bad = 0;", *lines, "return bad ? 1 + __builtin_ctzll(bad) : 0;"]
     return [*lines, "return 0;"]

@@ -1,25 +1,31 @@
-"""What the loops of a kernel will be: stages in order, the lane axis, and whether threads share the work.
+"""What the loops of a kernel will be: their order, the lane axis, and how threads share the work.
 
-A kernel runs as stages X(0) R(0) X(1) R(1) …: R(n) is one loop over the reduced axes, X(n) the statements in between. A
-reduction of R(n) can be used from X(n+1) on. The *lane* axis is the innermost loop, the one that vectorises: a reduced
-axis in a "row" plan, an outer axis in a "column" plan. A kernel without reduced axes has a column plan with X(0) alone.
+The *lane* axis is the innermost loop, the one that vectorises: a reduced axis in a "row" plan, an outer axis in a "column" plan.
+A kernel without reduced axes has a column plan, or a "tile" plan when it reads some memory across the lane axis.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from stax.codegen.cpp.stages import Stage, stages
 from stax.codegen.cpp.values import inline_locals
-from stax.ir.expr import Atom, Expr
-from stax.ir.kernel import Kernel, Statement, Store
+from stax.ir.expr import Atom, Expr, product
+from stax.ir.kernel import Kernel, Statement
 from stax.ir.program import Axis
 from stax.ir.ranges import bounds
-from stax.ir.value import Value, load_parts, walk
+from stax.ir.value import Value, walk
 
 # Work, in operations, from which starting the threads (some microseconds) pays.
 PARALLEL_WORK = 200_000
 # Parts into which one long reduction is cut. Fixed, so that the result does not depend on the number of threads.
 PARTS = 64
+# Points of the lane axis in one block of a column plan: a few arrays of this length fit the first-level cache.
+BLOCK = 256
+# Side of a square of a tile plan, and the points from which it pays: what fits the cache needs none.
+TILE = 32
+TILED_POINTS = 16_384
 # Fewer outer points than this leave threads idle: a long reduction is then cut into parts instead.
 FEW_POINTS = 16
 # A value of the inner space is kept for later loops when a row has no more elements than this, and when computing it again
@@ -35,52 +41,76 @@ _FREE = ("const", "index", "local")
 
 
 @dataclass(frozen=True)
-class Stage:
-    """``x``: statements of the outer space to compute, then ``x_stores``; ``xr``: statements of one loop over the
-    reduced axes, each a reduction or a statement with stores."""
-
-    x: tuple[Statement, ...]
-    x_stores: tuple[tuple[Statement, Store], ...]
-    xr: tuple[Statement, ...]
-
-
-@dataclass(frozen=True)
 class Plan:
-    """``outer`` and ``reduce`` are loop orders; ``lane`` is in neither for a column plan, and the last of ``reduce`` for a
-    row plan; None without any axis. ``parallel``: "none", "outer" (over outer points) or "parts" (over one reduction).
-    ``work``: operations in all. ``inlined``: bodies of the "xr" statements that are recomputed where they are used, except
-    that those in ``rows`` are kept by the first loop, in an array of ``row_limit`` elements, for the later ones."""
+    """``kind``: "row", "column" or "tile". ``outer`` and ``reduce`` are loop orders; ``lane`` is in neither, but the last of
+    ``reduce`` in a row plan; None without any axis. ``work``: operations in all.
+
+    ``parallel``: "none", "outer" (threads share the outer points) or "parts" (they share loop ``cut`` of each reduction).
+    ``inlined``: bodies of the "xr" statements that are recomputed where they are used, except that those in ``rows`` are kept
+    by the first loop, in an array of ``row_limit`` elements, for the later ones. ``across``: in a tile plan, the axis along
+    which the ``tiled`` loads are contiguous."""
 
     kind: str
     outer: tuple[Axis, ...]
     reduce: tuple[Axis, ...]
     lane: Axis | None
     stages: tuple[Stage, ...]
-    parallel: str
     work: Expr
     inlined: dict[str, Value]
+    parallel: str = "none"
+    cut: int = 0
     rows: tuple[str, ...] = ()
     row_limit: int = 0
+    across: Axis | None = None
+    tiled: tuple[Value, ...] = ()
 
 
 def plan(kernel: Kernel) -> Plan:
     """The loop plan of a kernel."""
     inlined = {s.name: s.body for s in kernel.statements if s.space == "xr" and s.combine is None}
-    stages = _stages(kernel, inlined)
     kind, lane = _lane(kernel)
     outer = tuple(a for a in kernel.axes if kind == "row" or a != lane)
     reduce = kernel.reduce_axes
     if kind == "row" and lane is not None:
         reduce = (*(a for a in reduce if a != lane), lane)
-    work = _work(kernel)
-    parallel = _parallel(kernel, kind, work)
+    found = Plan(kind, outer, reduce, lane, stages(kernel, inlined), _work(kernel), inlined)
+    found = replace(found, **_parallel(kernel, found))
+    if kind == "row":
+        return _with_rows(kernel, found)
+    return found if kernel.reduce_axes or lane is None else _with_tiles(kernel, found, lane)
+
+
+def _with_tiles(kernel: Kernel, found: Plan, lane: Axis) -> Plan:
+    """Loads that jump along the lane axis and are contiguous along another one go through a small square."""
+    hints = kernel.hints
+    if kernel.xnumel.evaluate(hints) < TILED_POINTS or lane.extent.evaluate(hints) < TILE:
+        return found
+    jumping = [
+        v
+        for s in kernel.statements
+        for v in s.body.loads
+        if len(v.args) == 1 and v.args[0].op == "index" and _step(v.args[0].attr[0], lane) < 0
+    ]
+    best: tuple[int, Axis | None, tuple[Value, ...]] = (0, None, ())
+    for axis in found.outer:
+        tiled = tuple(dict.fromkeys(v for v in jumping if _step(v.args[0].attr[0], axis) == 1))
+        if axis.extent.evaluate(hints) >= TILE and len(tiled) > best[0]:
+            best = (len(tiled), axis, tiled)
+    _, across, tiled = best
+    if across is None:
+        return found
+    outer = tuple(a for a in found.outer if a != across)
+    return replace(found, kind="tile", outer=outer, across=across, tiled=tiled)
+
+
+def _with_rows(kernel: Kernel, found: Plan) -> Plan:
     limit = bounds(kernel.rnumel, kernel.ranges)[1]
-    keep = kind == "row" and parallel != "parts" and limit is not None and limit <= ROW_LIMIT
-    rows = _rows(kernel, stages, inlined) if keep else ()
-    return Plan(kind, outer, reduce, lane, stages, parallel, work, inlined, rows, limit or 1)
+    if found.parallel == "parts" or limit is None or limit > ROW_LIMIT:
+        return found
+    return replace(found, rows=_rows(kernel, found.stages, found.inlined), row_limit=max(limit, 1))
 
 
-def _rows(kernel: Kernel, stages: tuple[Stage, ...], inlined: dict[str, Value]) -> tuple[str, ...]:
+def _rows(kernel: Kernel, run: tuple[Stage, ...], inlined: dict[str, Value]) -> tuple[str, ...]:
     """Costly values that several loops over the reduced axes need."""
     found: list[str] = []
     for s in kernel.statements:
@@ -89,70 +119,12 @@ def _rows(kernel: Kernel, stages: tuple[Stage, ...], inlined: dict[str, Value]) 
         key = inline_locals(s.body, inlined).key
         users = [
             stage
-            for stage in stages
+            for stage in run
             if any(key in {v.key for v in walk(inline_locals(t.body, inlined))} for t in stage.xr)
         ]
         if len(users) > 1:
             found.append(s.name)
     return tuple(found)
-
-
-def _stages(kernel: Kernel, inlined: dict[str, Value]) -> tuple[Stage, ...]:
-    levels = _levels(kernel)
-    writes = _store_levels(kernel, levels, inlined)
-    count = max([*levels.values(), *writes.values()], default=0) + 1
-    stages: list[Stage] = []
-    for level in range(count):
-        x = [s for s in kernel.statements if s.space == "x" and levels[s.name] == level]
-        stores = [
-            (s, store)
-            for s in kernel.statements
-            for store in s.stores
-            if (s.space == "x" or s.combine) and writes[s.name, store.pointer] == level
-        ]
-        xr = [
-            s for s in kernel.statements if s.space == "xr" and _runs_at(s, levels, writes) == level
-        ]
-        stages.append(Stage(tuple(x), tuple(stores), tuple(xr)))
-    return tuple(stages)
-
-
-def _runs_at(s: Statement, levels: dict[str, int], writes: dict[tuple[str, str], int]) -> int:
-    """The level whose loop runs an "xr" statement, -1 for one that is only inlined elsewhere."""
-    if s.combine:
-        return levels[s.name]
-    return max((writes[s.name, store.pointer] for store in s.stores), default=-1)
-
-
-def _levels(kernel: Kernel) -> dict[str, int]:
-    """The first stage at which each statement can be computed."""
-    reduced = {s.name for s in kernel.statements if s.combine}
-    levels: dict[str, int] = {}
-    for s in kernel.statements:
-        used = [v.attr[0] for v in walk(s.body) if v.op == "local"]
-        levels[s.name] = max((levels[str(u)] + (u in reduced) for u in used), default=0)
-    return levels
-
-
-def _store_levels(
-    kernel: Kernel, levels: dict[str, int], inlined: dict[str, Value]
-) -> dict[tuple[str, str], int]:
-    """The stage of each store. One to an "inout" pointer waits until the last stage that still reads the pointer."""
-    last_read: dict[str, int] = {}
-    for s in kernel.statements:
-        for v in inline_locals(s.body, inlined).loads:
-            pointer = load_parts(v)[0]
-            last_read[pointer] = max(last_read.get(pointer, 0), levels[s.name])
-    inout = {p.name for p in kernel.pointers if p.kind == "inout"}
-    found: dict[tuple[str, str], int] = {}
-    for s in kernel.statements:
-        ready = levels[s.name] + (1 if s.combine else 0)
-        for store in s.stores:
-            wait = last_read.get(store.pointer, 0) if store.pointer in inout else 0
-            # A store of the outer space at stage n comes before the loop of stage n: wait one stage more.
-            after_loop = 1 if wait and (s.space == "x" or s.combine) else 0
-            found[s.name, store.pointer] = max(ready, wait + after_loop)
-    return found
 
 
 def _lane(kernel: Kernel) -> tuple[str, Axis | None]:
@@ -207,12 +179,23 @@ def _cost(s: Statement) -> int:
     return 3 * len(s.stores) + sum(_HEAVY.get(v.op, 1) for v in walk(s.body) if v.op not in _FREE)
 
 
-def _parallel(kernel: Kernel, kind: str, work: Expr) -> str:
+def _parallel(kernel: Kernel, found: Plan) -> dict[str, Any]:
     """How threads share the work; decided by the hints where sizes are symbols."""
+    if found.work.is_const and found.work.value < PARALLEL_WORK:
+        return {}
     hints = kernel.hints
-    if work.is_const and work.value < PARALLEL_WORK:
-        return "none"
-    points, length = kernel.xnumel.evaluate(hints), kernel.rnumel.evaluate(hints)
-    if kind == "row" and points < FEW_POINTS and length > points * 4096:
-        return "parts"
-    return "outer"
+    outer = product(a.extent for a in found.outer).evaluate(hints)
+    blocks = outer
+    if found.kind == "column" and found.lane is not None:
+        blocks = outer * -(-found.lane.extent.evaluate(hints) // BLOCK)
+    lengths = [a.extent.evaluate(hints) for a in found.reduce]
+    longest = max(range(len(lengths)), key=lambda i: lengths[i], default=0)
+    arg = any(s.combine in ("argmax", "argmin") for s in kernel.statements)
+    long = (
+        bool(lengths)
+        and lengths[longest] >= PARTS
+        and kernel.rnumel.evaluate(hints) > blocks * 4096
+    )
+    if long and blocks < FEW_POINTS and not (arg and found.kind == "column"):
+        return {"parallel": "parts", "cut": longest}
+    return {"parallel": "outer"}

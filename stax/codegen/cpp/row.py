@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from stax.codegen.cpp.flush import place_flush
 from stax.codegen.cpp.nest import Lines, outer_nest, parallel
-from stax.codegen.cpp.phase import Phase, print_parts, print_whole
-from stax.codegen.cpp.plan import Plan, Stage
+from stax.codegen.cpp.phase import Phase, print_phase
+from stax.codegen.cpp.plan import Plan
+from stax.codegen.cpp.stages import Stage
 from stax.codegen.cpp.statements import accumulator, position, store_line, take
 from stax.codegen.cpp.types import value_type
 from stax.codegen.cpp.values import Loops, Names, inline_locals, place
@@ -80,7 +81,7 @@ def _reduction(
     for s, body in zip(stage.xr, bodies):
         innermost.extend(take(kernel, s, inner.known[body.key].text, "l"))
     phase = _phase(kernel, plan, stage, [*lines[outer + 1 : -1], innermost])
-    found[-1].extend(print_parts(phase) if plan.parallel == "parts" else print_whole(phase))
+    found[-1].extend(print_phase(phase))
     for a in phase.accumulators:
         names.set_local(a.name, "int64" if a.is_arg else a.dtype, a.name, outer)
     return found
@@ -109,12 +110,11 @@ def _phase(kernel: Kernel, plan: Plan, stage: Stage, levels: list[Lines]) -> Pha
     sums = any(a.is_float_sum for a in accumulators)
     return Phase(
         kernel=kernel,
-        reduce=plan.reduce,
+        plan=plan,
         accumulators=accumulators,
-        levels=tuple(tuple(group) for group in levels),
+        levels=tuple(levels),
         lanes=lanes,
         flush=place_flush(extents, lanes) if sums else None,
-        work=plan.work,
     )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from stax.codegen.cpp.accumulator import Accumulator
 from stax.codegen.cpp.index import spell_expr
 from stax.codegen.cpp.nest import Lines
-from stax.codegen.cpp.reduce import Accumulator
 from stax.codegen.cpp.spell import spell_store
 from stax.ir.expr import const, sym
 from stax.ir.kernel import Kernel, Statement, Store

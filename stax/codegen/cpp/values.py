@@ -95,7 +95,7 @@ def _declare(node: Value, loops: Loops, names: Names, lines: list[list[str]]) ->
         lines[depth].extend(_bound(node, texts[0], names, depth))
         return
     text = _text(node, texts, names)
-    if node.op == "index" and _only_indexes(text):
+    if text in texts or (node.op == "index" and _is_short(text)):
         names.known[node.key] = Known(text, depth)
         return
     name = names.fresh("t")
@@ -120,7 +120,7 @@ def _constant(number: object, dtype: str) -> str:
     return f"stax_round_{NARROW[dtype]}({text})" if dtype in NARROW else text
 
 
-def _only_indexes(text: str) -> bool:
+def _is_short(text: str) -> bool:
     """Short enough to be repeated where it is used."""
     return text.isidentifier() or text.isdigit()
 

@@ -100,20 +100,22 @@ class Accumulator:
         return lines
 
     def reset(self, lanes: int) -> list[str]:
-        return [f"stax_fill<{lanes}>({self.name}_acc, ({self.lane_type}){self.identity});"]
+        return [f"stax_fill<{lanes}>({self.name}_acc, {self.identity});"]
 
-    def fold(self, lanes: int) -> str:
-        """One value of all lanes (for argmax and argmin, folded in place: the value is in lane 0 of both arrays)."""
+    def fold(self, lanes: int, acc: str = "", pos: str = "") -> str:
+        """One value of all lanes of the array ``acc``; for argmax and argmin the arrays are folded in place, and the value is
+        the position."""
+        array = acc or f"{self.name}_acc"
         if self.is_arg:
             extreme = _EXTREMES[self.combine]
-            return f"stax_fold_arg{extreme}<{lanes}>({self.name}_acc, {self.name}_pos)"
+            return f"stax_fold_arg{extreme}<{lanes}>({array}, {pos or f'{self.name}_pos'})"
         if self.is_bool:
             kind = "any" if _LOGIC[self.combine] == "|" else "all"
         elif self.combine in ("sum", "prod"):
             kind = self.combine
         else:
             kind = _EXTREMES[self.combine]
-        return f"stax_fold_{kind}<{lanes}>({self.name}_acc)"
+        return f"stax_fold_{kind}<{lanes}>({array})"
 
 
 def _end(dtype: str, *, lowest: bool) -> str:
@@ -127,4 +129,3 @@ def _end(dtype: str, *, lowest: bool) -> str:
     if kind == "uint":
         return "0" if lowest else f"UINT{size * 8}_MAX"
     return f"INT{size * 8}_{'MIN' if lowest else 'MAX'}"
-
