@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import shutil
@@ -19,6 +20,9 @@ from stax.build.wire import FRAME_HEAD_BYTES, frame, frame_length
 
 START_LIMIT_S = 120.0
 _LOG_TAIL_BYTES = 16_384
+_PREFIX = "stax-build-"
+_WORDS = "stderr"
+_SETTLED_S = 60.0  # younger than this, a folder may belong to a child that is not quite there yet
 _START = (
     "import sys; root, scratch, cxx = sys.argv[1:]; root in sys.path or sys.path.insert(0, root); "
     "from stax.build.worker import main; main(scratch, cxx)"
@@ -33,6 +37,28 @@ class ChildHung(Exception):
     """The process did not answer in time. Its last words are the argument."""
 
 
+def remove_left_over(folder: str) -> int:
+    """Remove the folders in ``folder`` of children that ended together with their parents; returns how many.
+
+    A folder whose file somebody still holds the lock of is in use, on whatever side of a container's wall.
+    """
+    removed = 0
+    for scratch in Path(folder).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(
+            OSError
+        ):  # BlockingIOError: in use; else it has gone, or is not ours
+            if time.time() - scratch.stat().st_mtime < _SETTLED_S:
+                continue
+            words = os.open(scratch / _WORDS, os.O_RDWR)
+            try:
+                fcntl.flock(words, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(scratch)
+                removed += 1
+            finally:
+                os.close(words)
+    return removed
+
+
 class Child:
     """A warm worker process, the leader of its own process group.
 
@@ -41,9 +67,11 @@ class Child:
     """
 
     def __init__(self, cxx: str) -> None:
-        self._scratch = tempfile.mkdtemp(prefix="stax-build-")
-        words = os.path.join(self._scratch, "stderr")
+        self._scratch = tempfile.mkdtemp(prefix=_PREFIX)
+        words = os.path.join(self._scratch, _WORDS)
         self._words = os.open(words, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        # Held through this open file by us, the child and every compiler below it: see remove_left_over.
+        fcntl.flock(self._words, fcntl.LOCK_EX)
         self._greeted = False
         self._ending = threading.Lock()
         self._ended = self._released = False

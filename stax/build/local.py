@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import TypeGuard
 
 from stax.base.errors import BuildError, SchemaError
 from stax.base.observe import Event, Observer, ignore
-from stax.build.child import Child, ChildHung, ChildLost
+from stax.build.child import Child, ChildHung, ChildLost, remove_left_over
 from stax.build.job import BuildResult, Built, Failed, Job
 from stax.build.wire import pack_job, unpack_result
 
@@ -105,6 +106,8 @@ class LocalBuilder:
             if self._closed:
                 raise BuildError("build on a closed builder", hint="make a new LocalBuilder")
             self._queue.extend(tasks)
+            if not self._threads:
+                remove_left_over(tempfile.gettempdir())
             wanted = min(len(self._queue) - self._idle, self._slots - len(self._threads))
             for _ in range(wanted):
                 # NOTE: daemons, so that an interpreter that exits in mid-build does not wait for the queue;

@@ -26,6 +26,7 @@ from suites.builder_suite import (
 
 from stax.base.errors import BuildError
 from stax.base.observe import Event
+from stax.build.child import remove_left_over
 from stax.build.compile import compile_job
 from stax.build.job import Built, Failed
 from stax.build.local import LocalBuilder
@@ -126,6 +127,27 @@ def test_no_compiler_outlives_its_asker(signal_number: signal.Signals):
     asker.communicate(timeout=30)
     assert ended(descendants)
     assert time.monotonic() - begun < 10
+
+
+def test_what_dead_builders_left_is_removed_and_what_is_in_use_is_not(
+    workshop: Workshop, tmp_path: Path
+):
+    work = Background(lambda: workshop.one(cpp_job(slow_text("in use", 1.0))))
+    scratch = Path(worker_of(workshop.await_compiler()).environ()["TMPDIR"])
+    dead, foreign, young = (
+        tmp_path / f"stax-build-{name}" for name in ("dead", "foreign", "young")
+    )
+    for folder in (dead, foreign, young):
+        folder.mkdir()
+    for folder in (dead, young):
+        (folder / "stderr").touch()
+    (tmp_path / "stax-build-used").symlink_to(scratch)
+    hour_ago = time.time() - 3600
+    for folder in (dead, foreign, scratch):
+        os.utime(folder, (hour_ago, hour_ago))
+    assert remove_left_over(str(tmp_path)) == 1
+    assert not dead.exists() and foreign.exists() and young.exists() and scratch.exists()
+    assert isinstance(work.result(), Built)
 
 
 def test_a_child_that_floods_its_stderr_does_not_block():
