@@ -37,25 +37,32 @@ def functional_form(func: OpOverload) -> Functional | None:
     """By torch's naming rules: add_.Tensor → add.Tensor, abs.out → abs, x → x_functional. None when there is none."""
     written = written_names(func)
     schema = func._schema
-    packet = func.overloadpacket
     space = getattr(torch.ops, func.namespace)
-    name = packet.__name__
-    out_only = all(a.kwarg_only for a in schema.arguments if a.name in written)
+    name = func.overloadpacket.__name__
     if name.endswith("_") and not name.endswith("__"):
-        found = _overload(getattr(space, name[:-1], None), func._overloadname)
+        found = _same_arguments((space, name[:-1]), func) or _same_arguments(
+            (space, f"{name}functional"), func
+        )
         return found and Functional(found, written, (), 0)
-    if out_only:
-        found = _without_out(packet, func, written)
+    if all(a.kwarg_only for a in schema.arguments if a.name in written):
+        found = _without_out(func.overloadpacket, func, written)
         return found and Functional(found, written, written, 0)
-    found = _overload(getattr(space, f"{name}_functional", None), func._overloadname)
+    found = _same_arguments((space, f"{name}_functional"), func)
     return found and Functional(found, written, (), len(schema.returns))
 
 
-def _overload(packet: Any, overload: str) -> OpOverload | None:
-    if packet is None or overload not in packet.overloads():
+def _same_arguments(place: tuple[Any, str], func: OpOverload) -> OpOverload | None:
+    """The overload of the operator there that takes the arguments of ``func`` and writes none; its namesake first."""
+    packet = getattr(place[0], place[1], None)
+    if packet is None:
         return None
-    found = getattr(packet, overload)
-    return None if written_names(found) else found
+    wanted = [(a.name, str(a.type)) for a in func._schema.arguments]
+    for overload in sorted(packet.overloads(), key=lambda o: o != func._overloadname):
+        found = getattr(packet, overload)
+        have = [(a.name, str(a.type)) for a in found._schema.arguments]
+        if have == wanted and not written_names(found):
+            return found
+    return None
 
 
 def _without_out(packet: Any, func: OpOverload, written: tuple[str, ...]) -> OpOverload | None:

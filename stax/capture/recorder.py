@@ -253,6 +253,9 @@ class Recorder(TorchDispatchMode):
                 f"{func} writes its argument and has no functional form", where=self._places.here()
             )
         kept = {k: v for k, v in kwargs.items() if k not in form.drop}
+        for argument in form.func._schema.arguments[len(args) :]:
+            if not argument.has_default_value() and not argument.kwarg_only:
+                kept.setdefault(argument.name, bound[argument.name])
         with self:
             results = form.func(*args, **kept)
         many = results if isinstance(results, (tuple, list)) else (results,)

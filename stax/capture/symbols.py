@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -122,7 +123,7 @@ def _integral(relation: Any) -> tuple[sympy.Basic, sympy.Basic]:
     """Both sides times their denominators: sympy likes to divide a relation by a number."""
     left, right = relation.lhs, relation.rhs
     rationals = left.atoms(sympy.Rational) | right.atoms(sympy.Rational)
-    scale = sympy.ilcm(1, *(r.q for r in rationals))
+    scale = math.lcm(*(int(r.q) for r in rationals))
     if scale == 1:
         return left, right
     return sympy.expand(left * scale), sympy.expand(right * scale)

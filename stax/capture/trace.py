@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from stax.artifact.containers import register_known
@@ -111,6 +112,9 @@ class Session:
             fake_args, fake_kwargs = unflatten_call(call, fakes, types_of((args, kwargs)))
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.no_grad())
+            if self.env is not None:
+                # NOTE: some C++ composites take numbers alone; torch's Python forms of them take symbols.
+                stack.enter_context(enable_python_dispatcher())
             stack.enter_context(self.fake_mode)
             stack.enter_context(self.recorder)
             stack.enter_context(self.calls)

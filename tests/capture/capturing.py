@@ -112,7 +112,7 @@ def check(value: Any, meta: Any, env: Mapping[str, int], node: torch.fx.Node) ->
     elif isinstance(meta, tuple):
         for one, its in zip(value, meta, strict=True):
             check(one, its, env, node)
-    elif meta is not None:
+    elif meta is not None and value is not None:
         assert tuple(value.shape) == tuple(e.evaluate(env) for e in meta.shape), node
         assert str(value.dtype) == f"torch.{meta.dtype}", node
         strides = tuple(e.evaluate(env) for e in meta.strides)
