@@ -15,7 +15,17 @@ from stax.base.target import Target
 from stax.build.job import Builder
 from stax.store.base import Store
 
-__all__ = ["Compiled", "Loaded", "PullReport", "Stats", "WarmReport", "compile", "load", "pull", "warm"]
+__all__ = [
+    "Compiled",
+    "Loaded",
+    "PullReport",
+    "Stats",
+    "WarmReport",
+    "compile",
+    "load",
+    "pull",
+    "warm",
+]
 
 
 def compile(

@@ -16,7 +16,14 @@ from stax.api.reports import Stats
 from stax.api.session import Session
 from stax.artifact.artifact import Artifact
 from stax.artifact.keys import Key
-from stax.base.errors import CaptureError, LoadError, RequireHitMiss, SpecializationLimit, StoreError, VerifyError
+from stax.base.errors import (
+    CaptureError,
+    LoadError,
+    RequireHitMiss,
+    SpecializationLimit,
+    StoreError,
+    VerifyError,
+)
 from stax.base.observe import Event
 from stax.base.options import Options
 from stax.base.target import Target, cpu_levels_of
@@ -73,20 +80,21 @@ class Compiled:
         with counters.lock:
             counts, sizes = dict(counters.counts), dict(counters.bytes)
             misses = tuple(counters.misses)
+        reads = self.session.store_counters.read()
         return Stats(
             artifacts=len(self._dispatcher),
             captures=counts.get("stage.trace", 0),
             builds=counts.get("job.done", 0),
             hits={
-                "local": counts.get("store.local.hit", 0),
-                "remote": counts.get("store.remote.hit", 0),
+                "local": reads.get("local.get.ok", 0),
+                "remote": reads.get("remote.get.ok", 0),
                 "artifact": counts.get("artifact.hit", 0),
                 "kernel": counts.get("job.hit", 0),
             },
             misses=misses,
             eager=counts.get("eager", 0),
-            bytes=sizes,
-            degraded=counts.get("store.degraded", 0),
+            bytes={t: reads.get(f"{t}.get.bytes", 0) for t in ("local", "remote")} | sizes,
+            degraded=sum(n for name, n in reads.items() if name.startswith("degraded")),
         )
 
     def explain(self, *args: Any, **kwargs: Any) -> tuple[str, ...]:
@@ -144,7 +152,9 @@ class Compiled:
             return self._eager("max_compilations is reached", args, kwargs)
         return hit.entry.call(hit.inputs, hit.symbols)
 
-    def _pull(self, args: tuple[Any, ...], kwargs: dict[str, Any], reasons: list[str]) -> Hit | None:
+    def _pull(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], reasons: list[str]
+    ) -> Hit | None:
         """A hit from the store, kept for later calls; ``reasons`` gains why each candidate was not it."""
         facts = machine_facts()
         for target in self._targets(args, kwargs, facts):
@@ -202,14 +212,11 @@ class Compiled:
         from stax.api.making import Maker
 
         target = self._targets(args, kwargs, machine_facts())[0]
-        maker = Maker(self.session, self.session.degrade)
+        maker = Maker(self.session, self.session.records, self.session.degrade)
         made = maker.make(
             self.fn, args, kwargs, dynamic=self.dynamic, options=options, target=target
         )
-        blobs = dict(made.blobs)
-        absent = [d for d in binaries(made.artifact) if d not in blobs]
-        blobs |= self.session.records.fetch(absent) if absent else {}
-        executable = self._load(made.artifact, blobs, machine_facts(), args, kwargs)
+        executable = self._load(made.artifact, made.blobs, machine_facts(), args, kwargs)
         if full:
             return self._run_once(executable, args, kwargs)
         try:
@@ -227,7 +234,9 @@ class Compiled:
             artifact, blobs, libraries=self._libraries, facts=facts, types=types_of((args, kwargs))
         )
 
-    def _run_once(self, executable: Executable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hit:
+    def _run_once(
+        self, executable: Executable, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Hit:
         self._tell("miss", reason="max_specializations is reached: compiled, run, not kept")
         return self._own(admit(Dispatcher(self.module), self.module, executable, args, kwargs))
 
@@ -235,7 +244,11 @@ class Compiled:
         """A fresh artifact must hold for the call it was made from."""
         if isinstance(found, Hit):
             return found
-        raise VerifyError("a fresh artifact refuses the call it was made from", found="; ".join(found), where=_name_of(self.fn))
+        raise VerifyError(
+            "a fresh artifact refuses the call it was made from",
+            found="; ".join(found),
+            where=_name_of(self.fn),
+        )
 
     def _limit(self, name: str, limit: int) -> SpecializationLimit:
         return SpecializationLimit(
@@ -265,7 +278,9 @@ class Compiled:
 def cuda_targets(facts: Facts) -> Sequence[Target]:
     """The one architecture that this machine's GPU runs best."""
     if not facts.cuda:
-        raise LoadError("tensors on cuda, but torch sees no CUDA device", hint="check torch.cuda.is_available()")
+        raise LoadError(
+            "tensors on cuda, but torch sees no CUDA device", hint="check torch.cuda.is_available()"
+        )
     major, minor = facts.cuda[0]
     return (Target("cuda", f"sm_{major}{minor}"),)
 

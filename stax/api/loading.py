@@ -65,7 +65,9 @@ def pull(
 def _copy(bundle: Bundle, blobs: Mapping[str, bytes], to: Path, name: str, session: Session) -> str:
     from stax.store.layers import Verified  # only a copy needs a second store
 
-    folder = Records(Verified(open_file(to.expanduser().absolute().as_uri(), "")), session.environment.tier)
+    folder = Records(
+        Verified(open_file(to.expanduser().absolute().as_uri(), "")), session.environment.tier
+    )
     for record in bundle.records:
         folder.publish(record, {d: blobs[d] for d in record.blobs})
     digest = folder.put_bundle(bundle)
@@ -204,7 +206,10 @@ def _loadable(records: Records, bundle: Bundle, target: str | None) -> list[Arti
 def holder(state: Mapping[str, Tensor], artifacts: Sequence[Artifact]) -> nn.Module:
     """A bare module tree that holds a state_dict under its names. Raises LoadError naming what is missing."""
     wanted = {
-        (i.source, i.name) for a in artifacts for i in a.signature.inputs if i.source in ("parameter", "buffer")
+        (i.source, i.name)
+        for a in artifacts
+        for i in a.signature.inputs
+        if i.source in ("parameter", "buffer")
     }
     absent = sorted(name for _, name in wanted if name not in state)
     if absent:
@@ -230,5 +235,3 @@ def _hold(at: nn.Module, name: str, tensor: Tensor, source: str) -> None:
         at.register_parameter(name, nn.Parameter(tensor.detach(), requires_grad=False))
     else:
         at.register_buffer(name, tensor.detach())
-
-

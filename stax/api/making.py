@@ -19,22 +19,36 @@ from stax.pipeline.kernels import OnStoreError
 from stax.pipeline.stages import Product, Workshop, compile_captured
 from stax.runtime.request import request_key
 from stax.store.forms import Record
+from stax.store.records import Records
 
 
 def key_of(
-    fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, dynamic: bool, options: Options, target: Target
+    fn: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    dynamic: bool,
+    options: Options,
+    target: Target,
 ) -> Key:
     """The request key of a call, under this version of Stax."""
     return request_key(
-        fn, args, kwargs, dynamic=dynamic, options=options, target=target, stax_version=stax.__version__
+        fn,
+        args,
+        kwargs,
+        dynamic=dynamic,
+        options=options,
+        target=target,
+        stax_version=stax.__version__,
     )
 
 
 class Maker:
     """Runs the stages with one session's store, builder and toolchain."""
 
-    def __init__(self, session: Session, on_store_error: OnStoreError) -> None:
+    def __init__(self, session: Session, records: Records, on_store_error: OnStoreError) -> None:
         self.session = session
+        self.records = records
         self.on_store_error = on_store_error
 
     def make(
@@ -56,7 +70,7 @@ class Maker:
         )
         observer(Event("stage.trace", {"seconds": time.perf_counter() - began}))
         shop = Workshop(
-            records=self.session.records,
+            records=self.records,
             builder=self.session.builder,
             toolchain=self.session.toolchain,
             observer=observer,
@@ -65,12 +79,13 @@ class Maker:
         )
         return compile_captured(captured, target, options, shop, origin_of(fn))
 
-    def publish(self, product: Product, key: Key) -> tuple[Record, int]:
-        """Publish an artifact under its request key; returns the record and the bytes given. Raises StoreError."""
-        record = publish(self.session.records, product.artifact, key, product.blobs)
-        size = sum(len(raw) for raw in product.blobs.values())
-        self.session.observer(Event("record.published", {"key": key.digest, "bytes": size}))
-        return record, size
+    def publish(self, product: Product, key: Key) -> tuple[Record, dict[str, int]]:
+        """Publish an artifact under its request key; returns the record and its blobs' sizes. Raises StoreError."""
+        record, sizes = publish(self.records, product.artifact, key, product.blobs)
+        self.session.observer(
+            Event("record.published", {"key": key.digest, "bytes": sum(sizes.values())})
+        )
+        return record, sizes
 
 
 def origin_of(fn: Any) -> str:

@@ -14,6 +14,7 @@ from stax.base.options import Environment
 from stax.base.target import Toolchain
 from stax.build.job import Builder
 from stax.store.base import Store
+from stax.store.layers import Counters as StoreCounters
 from stax.store.open import open_store
 from stax.store.records import Records
 
@@ -39,9 +40,11 @@ class Counters:
     def __call__(self, event: Event) -> None:
         with self.lock:
             count = event.fields.get("count", 1)
-            self.counts[event.name] = self.counts.get(event.name, 0) + (count if isinstance(count, int) else 1)
+            self.counts[event.name] = self.counts.get(event.name, 0) + (
+                count if isinstance(count, int) else 1
+            )
             size = event.fields.get("bytes", 0)
-            if isinstance(size, int) and size:
+            if isinstance(size, int) and size and not event.name.startswith("store."):
                 self.bytes[event.name] = self.bytes.get(event.name, 0) + size
             if event.name == "miss":
                 self.misses.append(str(event.fields.get("reason", "")))
@@ -64,7 +67,8 @@ class Session:
         if self.mode not in MODES:
             raise OptionError("bad mode", expected=" | ".join(MODES), found=repr(self.mode))
         self.counters = Counters.new()
-        self.observer = fan_out(self.counters, observer or ignore)
+        self.store_counters = StoreCounters()
+        self.observer = fan_out(self.counters, self.store_counters, observer or ignore)
         self._store = store
         self._builder = builder
         self._own_builder = builder is None
@@ -79,6 +83,11 @@ class Session:
             if self._records is None:
                 self._records = Records(self._open_store(), self.environment.tier, self.observer)
             return self._records
+
+    @property
+    def published(self) -> Records:
+        """What other machines see: the records without the local tier, for those who publish."""
+        return replace(self.records, store=self.records.store.shared)
 
     def _open_store(self) -> Store:
         env = self.environment

@@ -16,7 +16,7 @@ from stax.api.session import Session
 from stax.artifact.artifact import Artifact
 from stax.artifact.guards import TensorGuard
 from stax.artifact.keys import Key
-from stax.base.errors import OptionError, StoreError
+from stax.base.errors import Corrupt, Missing, OptionError, StoreError
 from stax.base.observe import Event, Observer
 from stax.base.options import Environment, Options
 from stax.base.target import Target
@@ -55,7 +55,12 @@ def warm(
         chosen = chosen.with_(strict_native=True)
     wanted = [t if isinstance(t, Target) else Target.parse(t) for t in targets]
     if not wanted:
-        raise OptionError("no target to warm", expected="at least one target", found="none", hint="--target cpu:x86-64-v3")
+        raise OptionError(
+            "no target to warm",
+            expected="at least one target",
+            found="none",
+            hint="--target cpu:x86-64-v3",
+        )
     session = Session(store=store, builder=builder, observer=observer, environment=environment)
     with closing(session):
         tally = _Tally()
@@ -96,23 +101,24 @@ def _warm_one(
 ) -> None:
     key = key_of(fn, args, kwargs, dynamic=dynamic, options=options, target=target)
     tally.keys[str(target)] = key.digest
-    kept = _already(key, fn, args, kwargs, session)
+    kept = _already(key, fn, args, kwargs, session, tally)
     if kept is not None:
         session.observer(Event("artifact.hit", {"target": str(target)}))
         tally.hits += 1
         tally.records.append(kept.record)
-        _add_sizes(session, kept.record, tally)
         tally.kernels |= {b.key: False for b in kept.artifact.binaries}
         return
-    maker = Maker(session, on_store_error=_raise)
-    made = maker.make(fn, args, kwargs, dynamic=dynamic, options=options, target=target, observe=tally.add_time)
-    record, published = maker.publish(made, key)
+    maker = Maker(session, session.published, on_store_error=_raise)
+    made = maker.make(
+        fn, args, kwargs, dynamic=dynamic, options=options, target=target, observe=tally.add_time
+    )
+    record, sizes = maker.publish(made, key)
     tally.records.append(record)
-    tally.published += published
+    tally.published += sum(
+        sizes[d] for d in sizes if d not in {r.digest for r in made.kernels if not r.built}
+    )
     tally.kernels |= {r.key: r.built for r in made.kernels}
-    tally.sizes |= {r.digest: r.size_bytes for r in made.kernels}
-    tally.sizes |= {d: len(raw) for d, raw in made.blobs.items()}
-    _add_sizes(session, record, tally)
+    tally.sizes |= sizes
 
 
 def _raise(error: StoreError) -> None:
@@ -120,12 +126,24 @@ def _raise(error: StoreError) -> None:
 
 
 def _already(
-    key: Key, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], session: Session
+    key: Key,
+    fn: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    session: Session,
+    tally: _Tally,
 ) -> Kept | None:
     """A whole artifact in the store that is valid for these very arguments, their device aside."""
-    for kept in find(session.records, key, session.observer):
-        if _serves(kept.artifact, fn, args, kwargs):
-            return kept
+    for kept in find(session.published, key, session.observer):
+        if not _serves(kept.artifact, fn, args, kwargs):
+            continue
+        try:
+            blobs = session.published.fetch(kept.record.blobs)
+        except (Missing, Corrupt) as error:
+            session.observer(Event("miss", {"reason": f"artifact {kept.record.key[:12]}: {error}"}))
+            continue
+        tally.sizes |= {d: len(raw) for d, raw in blobs.items()}
+        return kept
     return None
 
 
@@ -149,19 +167,16 @@ def _serves(artifact: Artifact, fn: Any, args: tuple[Any, ...], kwargs: dict[str
     return holds(replace(artifact.guards, guards=guards), bound, artifact.symbols) is None
 
 
-def _add_sizes(session: Session, record: Record, tally: _Tally) -> None:
-    unknown = [d for d in record.blobs if d not in tally.sizes]
-    tally.sizes |= {d: len(raw) for d, raw in session.records.fetch(unknown).items()}
-
-
-def _publish_bundle(session: Session, targets: Sequence[Target], tally: _Tally, tag: str | None) -> WarmReport:
+def _publish_bundle(
+    session: Session, targets: Sequence[Target], tally: _Tally, tag: str | None
+) -> WarmReport:
     needed = sorted({d for r in tally.records for d in r.blobs})
     bundle = Bundle(
         targets=tuple(sorted({str(t) for t in targets})),
         records=tuple(tally.records),
         blobs=tuple((d, tally.sizes[d]) for d in needed),
     )
-    records = session.records
+    records = session.published
     digest = records.put_bundle(bundle)
     if tag is not None:
         records.set_tag(session.environment.tier, tag, digest)

@@ -102,7 +102,9 @@ def _binaries(
     return tuple(binaries), numbers
 
 
-def _steps(schedule: Schedule, chosen: Sequence[Chosen | None], numbers: Mapping[str, int]) -> tuple[Step, ...]:
+def _steps(
+    schedule: Schedule, chosen: Sequence[Chosen | None], numbers: Mapping[str, int]
+) -> tuple[Step, ...]:
     table = schedule.program.table
     steps: list[Step] = []
     for k, (step, one) in enumerate(zip(schedule.steps, chosen)):
@@ -110,7 +112,9 @@ def _steps(schedule: Schedule, chosen: Sequence[Chosen | None], numbers: Mapping
             b = table[name]
             steps.append(Alloc(name, b.dtype, b.shape, b.strides))
         if isinstance(step, Extern):
-            layouts = tuple(Layout(table[o].shape, table[o].strides) if o else None for o in step.outs)
+            layouts = tuple(
+                Layout(table[o].shape, table[o].strides) if o else None for o in step.outs
+            )
             steps.append(Call(step.outs, step.target, step.args, step.kwargs, layouts))
         else:
             assert one is not None
@@ -140,7 +144,9 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(p) for p in text.split(".") if p.isdigit())
 
 
-def _constants(tensors: Sequence[tuple[str, Tensor]]) -> tuple[tuple[Constant, ...], dict[str, bytes]]:
+def _constants(
+    tensors: Sequence[tuple[str, Tensor]],
+) -> tuple[tuple[Constant, ...], dict[str, bytes]]:
     constants: list[Constant] = []
     blobs: dict[str, bytes] = {}
     for name, tensor in tensors:

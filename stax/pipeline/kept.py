@@ -29,7 +29,10 @@ def record_of(artifact: Artifact, key: Key) -> tuple[Record, bytes]:
     """The record of an artifact under a request key, and the artifact's bytes. One variant a guard set."""
     data = encode(artifact)
     own = sha256(data)
-    blobs = (own, *sorted({b.digest for b in artifact.binaries} | {c.digest for c in artifact.constants}))
+    blobs = (
+        own,
+        *sorted({b.digest for b in artifact.binaries} | {c.digest for c in artifact.constants}),
+    )
     body: dict[str, object] = {
         "artifact": own,
         "target": str(artifact.target),
@@ -40,12 +43,16 @@ def record_of(artifact: Artifact, key: Key) -> tuple[Record, bytes]:
     return Record(KIND, key.digest, variant, body, tuple(dict.fromkeys(blobs))), data
 
 
-def publish(records: Records, artifact: Artifact, key: Key, blobs: Mapping[str, bytes]) -> Record:
-    """Store blobs, then the record. ``blobs`` holds at least what the store lacks. Raises StoreError."""
+def publish(
+    records: Records, artifact: Artifact, key: Key, blobs: Mapping[str, bytes]
+) -> tuple[Record, dict[str, int]]:
+    """Store blobs, then the record; returns it with the raw size of each of its blobs. ``blobs`` holds the binaries and
+    constants by digest. Raises StoreError."""
     record, data = record_of(artifact, key)
-    given = {d: raw for d, raw in blobs.items() if d in record.blobs}
-    records.publish(record, {**given, str(record.body["artifact"]): data})
-    return record
+    given = {d: blobs[d] for d in record.blobs if d in blobs}
+    given[str(record.body["artifact"])] = data
+    records.publish(record, given)
+    return record, {d: len(raw) for d, raw in given.items()}
 
 
 def find(records: Records, key: Key, observer: Observer) -> list[Kept]:
@@ -64,7 +71,9 @@ def read(records: Records, record: Record) -> Kept:
     """The artifact that a record names. Raises Missing, Corrupt or SchemaError."""
     own = record.body.get("artifact")
     if not isinstance(own, str) or own not in record.blobs:
-        raise SchemaError("bad request record", expected="artifact, one of its blobs", where=record.key)
+        raise SchemaError(
+            "bad request record", expected="artifact, one of its blobs", where=record.key
+        )
     return Kept(decode(records.get_blob(own)), record)
 
 

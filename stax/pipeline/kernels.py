@@ -7,7 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from stax.base.digest import sha256
-from stax.base.errors import BuildError, BuildTimeout, CompilerFailed, StoreError, WorkerLost
+from stax.base.errors import (
+    BuildError,
+    BuildTimeout,
+    CompilerFailed,
+    Corrupt,
+    Missing,
+    StoreError,
+    WorkerLost,
+)
 from stax.base.observe import Event, Observer
 from stax.build.job import Builder, Built, Failed, Job
 from stax.build.kernels import find_kernel, publish_kernel
@@ -24,18 +32,22 @@ _ERRORS: Mapping[str, type[BuildError]] = {
 
 @dataclass(frozen=True)
 class Ready:
-    """A kernel that can be loaded: ``data`` is None when it was only found in the store."""
+    """A kernel that can be loaded: its binary, and whether it was built now or came from the store."""
 
     key: str
     digest: str
     size_bytes: int
     meta: tuple[tuple[str, int | str], ...]
-    data: bytes | None
+    data: bytes
     built: bool
 
 
 def obtain(
-    jobs: Sequence[Job], records: Records, builder: Builder, observer: Observer, on_store_error: OnStoreError
+    jobs: Sequence[Job],
+    records: Records,
+    builder: Builder,
+    observer: Observer,
+    on_store_error: OnStoreError,
 ) -> dict[str, Ready]:
     """One Ready a distinct job key. Raises the typed BuildError of the first job that failed."""
     distinct = {job.key.digest: job for job in jobs}
@@ -47,7 +59,12 @@ def obtain(
             observer(Event("job.failed", {"key": result.key, "kind": result.kind}))
             raise failure(result)
         ready[result.key] = _publish(result, records, on_store_error)
-        observer(Event("job.done", {"key": result.key, "seconds": result.seconds, "bytes": len(result.data)}))
+        observer(
+            Event(
+                "job.done",
+                {"key": result.key, "seconds": result.seconds, "bytes": len(result.data)},
+            )
+        )
     return ready
 
 
@@ -68,15 +85,20 @@ def _look_up(
     def one(key: str) -> Ready | StoreError | None:
         try:
             found = find_kernel(records, key)
+            if found is None:
+                return None
+            data = records.get_blob(found.digest)
         except StoreError as error:
             return error
-        return None if found is None else Ready(key, found.digest, found.size_bytes, found.meta, None, False)
+        return Ready(key, found.digest, found.size_bytes, found.meta, data, False)
 
     with ThreadPoolExecutor(_LOOKUPS) as pool:
         outcomes = list(pool.map(one, keys))
     ready: dict[str, Ready] = {}
     for key, outcome in zip(keys, outcomes):
-        if isinstance(outcome, StoreError):
+        if isinstance(outcome, (Missing, Corrupt)):
+            observer(Event("miss", {"reason": f"kernel {key[:12]}: {outcome}"}))
+        elif isinstance(outcome, StoreError):
             on_store_error(outcome)
         elif outcome is not None:
             ready[key] = outcome
@@ -91,8 +113,12 @@ def _publish(built: Built, records: Records, on_store_error: OnStoreError) -> Re
     except StoreError as error:
         on_store_error(error)
         return own
-    if kept.digest == own.digest:
-        return own
-    return Ready(built.key, kept.digest, kept.size_bytes, kept.meta, None, True)
-
-
+    if kept.digest != own.digest:
+        # Another build of the same key was first and gave other bytes: what is published is what runs everywhere.
+        try:
+            data = records.get_blob(kept.digest)
+        except StoreError as error:
+            on_store_error(error)
+            return own
+        return Ready(built.key, kept.digest, kept.size_bytes, kept.meta, data, True)
+    return own

@@ -40,7 +40,7 @@ class Workshop:
 
 @dataclass(frozen=True)
 class Product:
-    """An artifact with what is known about its making. ``blobs``: binaries at hand and constants, by digest."""
+    """An artifact with what is known about its making. ``blobs``: its binaries and constants, by digest."""
 
     artifact: Artifact
     blobs: dict[str, bytes]
@@ -53,7 +53,9 @@ def compile_captured(
     """Captured → Artifact. Raises MissingRule, BuildError; store errors go to ``shop.on_store_error``."""
     program = _stage("lower", lambda: lower(captured, options=options), shop.observer)
     plan = _stage("schedule", lambda: schedule(program, options), shop.observer)
-    chosen = _stage("emit", lambda: emit_all(plan, target, shop.toolchain, shop.timeout_s), shop.observer)
+    chosen = _stage(
+        "emit", lambda: emit_all(plan, target, shop.toolchain, shop.timeout_s), shop.observer
+    )
     jobs = [job for _, job in chosen.values()]
     ready = _stage(
         "build",
@@ -66,7 +68,7 @@ def compile_captured(
         lambda: assemble(captured, plan, per_step, ready, target, shop.toolchain, origin),
         shop.observer,
     )
-    blobs |= {r.digest: r.data for r in ready.values() if r.data is not None}
+    blobs |= {r.digest: r.data for r in ready.values()}
     return Product(artifact, blobs, tuple(ready[k] for k in sorted(ready)))
 
 
