@@ -217,15 +217,3 @@ def test_no_file_names_somebodys_machine() -> None:
 def test_python_modules_say_what_they_are() -> None:
     bare = [s.path for s in sources(*PRODUCT) if not ast.get_docstring(s.tree)]
     expect_none(bare, "modules without a docstring")
-
-
-def test_test_modules_have_names_of_their_own() -> None:
-    """Pytest imports them by their last name, so that tests can share a module beside them."""
-    seen: dict[str, str] = {}
-    found: list[str] = []
-    for source in sources("tests"):
-        name = Path(source.path).name
-        if name in seen and name not in ("__init__.py", "conftest.py"):
-            found.append(f"{source.path} and {seen[name]}")
-        seen[name] = source.path
-    expect_none(found, "test modules of one name")
