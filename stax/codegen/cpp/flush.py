@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Values that one lane may add before it is flushed.
-LIMIT = 128
+LIMIT = 32
 
 
 @dataclass(frozen=True)

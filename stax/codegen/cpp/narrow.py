@@ -1,6 +1,7 @@
 """C++ text of the float types of 8 and 16 bits: memory to float, float rounded to the type, rounded float to memory.
 
-Rounding is to nearest even. Beyond the largest value float16 and float8_e5m2 become infinite and float8_e4m3fn NaN, as in torch.
+Rounding is to nearest even. Beyond the largest value float16 and float8_e5m2 become infinite; float8_e4m3fn, which has no
+infinity, stays at its largest, as in torch.
 Integer arithmetic alone, so it vectorises everywhere and gives the same bits on every machine.
 """
 
@@ -17,7 +18,7 @@ def _format(
     bias = (127 + least - 1) << mantissa
     magic = _magic(mantissa, least)
     special = f"low == {nan}u" if beyond == nan else f"low >= {beyond}u"
-    over = '__builtin_nanf("")' if beyond == nan else "__builtin_inff()"
+    over = most if beyond == nan else "__builtin_inff()"
     return {
         f"stax_from_{name}": f"""
 static inline float stax_from_{name}({memory} code) {{
