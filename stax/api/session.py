@@ -51,7 +51,8 @@ class Counters:
 
 
 class Session:
-    """Opens each part when it is first needed; safe to share between threads."""
+    """Opens each part when it is first needed; safe to share between threads. ``farm_only``: a farm that can not take the
+    work is an error (FarmError) instead of building here."""
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class Session:
         mode: str | None = None,
         observer: Observer | None = None,
         environment: Environment | None = None,
+        farm_only: bool = False,
     ) -> None:
         self.environment = environment or Environment.read()
         self.mode = mode or self.environment.mode
@@ -72,6 +74,8 @@ class Session:
         self._store = store
         self._builder = builder
         self._own_builder = builder is None
+        self._farm_only = farm_only
+        self._fallback: Builder | None = None
         self._records: Records | None = None
         self._toolchain: Toolchain | None = None
         self._lock = threading.RLock()
@@ -108,22 +112,25 @@ class Session:
 
     def _open_builder(self) -> Builder:
         env = self.environment
-        if env.farm:
-            module, _, name = FARM_BUILDER.partition(":")
-            make = cast("Callable[..., Builder]", getattr(import_module(module), name))
-            return make(
-                env.farm,
-                self.records.store.url,
-                tier=env.tier,
-                s3_endpoint=env.s3_endpoint,
-                cache_dir=env.cache_dir,
-                timeout_s=env.build_timeout_s,
-                observe=self.observer,
-            )
         # NOTE: on use: a machine that only pulls never starts a builder.
         from stax.build.local import LocalBuilder
 
-        return LocalBuilder(env.jobs, env.build_timeout_s, env.cxx, observe=self.observer)
+        local = LocalBuilder(env.jobs, env.build_timeout_s, env.cxx, observe=self.observer)
+        if not env.farm:
+            return local
+        self._fallback = None if self._farm_only else local
+        module, _, name = FARM_BUILDER.partition(":")
+        make = cast("Callable[..., Builder]", getattr(import_module(module), name))
+        return make(
+            env.farm,
+            self.records.store.url,
+            tier=env.tier,
+            s3_endpoint=env.s3_endpoint,
+            cache_dir=env.cache_dir,
+            timeout_s=env.build_timeout_s,
+            fallback=self._fallback,
+            observe=self.observer,
+        )
 
     @property
     def toolchain(self) -> Toolchain:
@@ -145,6 +152,9 @@ class Session:
             if self._own_builder and self._builder is not None:
                 self._builder.close()
                 self._builder = None
+            if self._fallback is not None:
+                self._fallback.close()
+                self._fallback = None
 
 
 def with_farm(environment: Environment, address: str) -> Environment:

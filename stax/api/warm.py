@@ -61,7 +61,9 @@ def warm(
             found="none",
             hint="--target cpu:x86-64-v3",
         )
-    session = Session(store=store, builder=builder, observer=observer, environment=environment)
+    session = Session(
+        store=store, builder=builder, observer=observer, environment=environment, farm_only=True
+    )
     with closing(session):
         tally = _Tally()
         for target in wanted:

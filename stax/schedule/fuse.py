@@ -12,7 +12,9 @@ from stax.schedule.inline import Decision, reads
 from stax.schedule.items import Group, alone, buffer_bytes, item_of
 from stax.schedule.legal import join
 
-MAX_READERS = 24  # a buffer with more readers than this (a mask, a scale) does not propose pairs among them
+MAX_READERS = (
+    24  # a buffer with more readers than this (a mask, a scale) does not propose pairs among them
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,9 @@ class _Graph:
             for name in names:
                 self.readers[name].add(k)
 
-    def _wrap(self, node: Computation | Extern, k: int, table: Mapping[str, object]) -> Group | Extern:
+    def _wrap(
+        self, node: Computation | Extern, k: int, table: Mapping[str, object]
+    ) -> Group | Extern:
         if isinstance(node, Extern):
             return node
         device = table[node.out].device  # type: ignore[attr-defined]
@@ -151,7 +155,9 @@ def _run(graph: _Graph, decisions: list[Decision]) -> None:
     def propose(a: int, b: int) -> None:
         low, high = min(a, b), max(a, b)
         stamp = version[low] + version[high]
-        heapq.heappush(heap, (-graph.saved_bytes(low, high), high - low, stamp, low * (1 << 24) + high))
+        heapq.heappush(
+            heap, (-graph.saved_bytes(low, high), high - low, stamp, low * (1 << 24) + high)
+        )
 
     for k in [k for k, n in graph.nodes.items() if isinstance(n, Group)]:
         for p in graph.partners(k):
@@ -174,7 +180,9 @@ def _run(graph: _Graph, decisions: list[Decision]) -> None:
 def _attempt(graph: _Graph, a: int, b: int, decisions: list[Decision]) -> Group | None:
     left, right = graph.nodes[a], graph.nodes[b]
     assert isinstance(left, Group) and isinstance(right, Group)
-    outcome: Group | str = "a third node lies between" if graph.cyclic(a, b) else join(left, right, graph.symbols)
+    outcome: Group | str = (
+        "a third node lies between" if graph.cyclic(a, b) else join(left, right, graph.symbols)
+    )
     subject = f"fuse {_name(left)} with {_name(right)}"
     if isinstance(outcome, str):
         decisions.append(Decision(subject, False, outcome))
@@ -185,5 +193,3 @@ def _attempt(graph: _Graph, a: int, b: int, decisions: list[Decision]) -> Group 
 
 def _name(group: Group) -> str:
     return "+".join(m.item.out for m in group.members[:4]) + ("…" if len(group.members) > 4 else "")
-
-

@@ -62,7 +62,14 @@ def share(program: Program) -> Program:
         if isinstance(node, Computation):
             node = _canonical_axes(node)
             buffer = table[node.out]
-            key = (node.axes, node.reduce_axes, node.combine, node.body.key, buffer.strides, buffer.device)
+            key = (
+                node.axes,
+                node.reduce_axes,
+                node.combine,
+                node.body.key,
+                buffer.strides,
+                buffer.device,
+            )
             first = seen.setdefault(key, node.out)
             if first != node.out and node.out not in pinned:
                 alias[node.out] = first
@@ -94,7 +101,10 @@ def _canonical_axes(node: Computation) -> Computation:
         return tuple(Axis(renamed[a.name], a.extent) for a in old)
 
     return replace(
-        node, axes=axes(node.axes), reduce_axes=axes(node.reduce_axes), body=rewrite(node.body, swap)
+        node,
+        axes=axes(node.axes),
+        reduce_axes=axes(node.reduce_axes),
+        body=rewrite(node.body, swap),
     )
 
 
@@ -183,7 +193,9 @@ def inline_producers(program: Program) -> tuple[Program, tuple[Decision, ...]]:
             continue
         node = _absorb(node, bodies, program)
         why_not = refusal(node, program.table, readers[node.out], pinned, by_extern)
-        decisions.append(Decision(f"inline {node.out} ({node.origin.op})", why_not == "", why_not or "cheap"))
+        decisions.append(
+            Decision(f"inline {node.out} ({node.origin.op})", why_not == "", why_not or "cheap")
+        )
         if why_not == "":
             bodies[node.out] = node
         nodes.append(node)
@@ -191,7 +203,11 @@ def inline_producers(program: Program) -> tuple[Program, tuple[Decision, ...]]:
 
 
 def refusal(
-    node: Computation, table: Mapping[str, Buffer], readers: int, pinned: set[str], by_extern: set[str]
+    node: Computation,
+    table: Mapping[str, Buffer],
+    readers: int,
+    pinned: set[str],
+    by_extern: set[str],
 ) -> str:
     """Why ``node`` must keep a buffer of its own; "" when its body may move into its readers."""
     if node.combine is not None:
@@ -224,7 +240,9 @@ def _wide_loads(node: Computation, table: Mapping[str, Buffer]) -> set[str]:
     size = product(a.extent for a in node.axes)
     ranges = axis_ranges(node.axes)
     return {
-        str(v.attr[0]) for v in node.body.loads if nonneg(product(table[str(v.attr[0])].shape) - size, ranges)
+        str(v.attr[0])
+        for v in node.body.loads
+        if nonneg(product(table[str(v.attr[0])].shape) - size, ranges)
     }
 
 

@@ -119,11 +119,15 @@ def alone(item: Item, device: str, symbols: Mapping[str, Range]) -> Group:
     env = {old: sym(new.name) for old, new in zip(names, frame.axes)}
     ranges = {**symbols, **frame.ranges}
     space = "xr" if item.reduce_axes else "x"
-    placed = Placed(item, substitute(item.body, env, ranges), tuple(c.subs(env) for c in item.coords), space)
+    placed = Placed(
+        item, substitute(item.body, env, ranges), tuple(c.subs(env) for c in item.coords), space
+    )
     return Group(frame, (placed,), device)
 
 
-def move(group: Group, env: Mapping[str, Expr], frame: Frame, symbols: Mapping[str, Range]) -> tuple[Placed, ...]:
+def move(
+    group: Group, env: Mapping[str, Expr], frame: Frame, symbols: Mapping[str, Range]
+) -> tuple[Placed, ...]:
     """The members of ``group`` on another frame, its axes replaced as ``env`` says."""
     ranges = {**symbols, **frame.ranges}
     reduced = {a.name for a in frame.r}

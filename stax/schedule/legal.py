@@ -37,7 +37,9 @@ def _rank(group: Group) -> tuple[bool, int, int]:
     return bool(group.frame.r), len(group.frame.axes), -group.position
 
 
-def placements(host: Group, guest: Group, symbols: Mapping[str, Range]) -> Iterator[dict[str, Expr]]:
+def placements(
+    host: Group, guest: Group, symbols: Mapping[str, Range]
+) -> Iterator[dict[str, Expr]]:
     """Candidate meanings of the guest's axes on the host's frame: along shared buffers first, then row by row."""
     target = _target(host.frame, guest.frame)
     if target is None:
@@ -50,7 +52,9 @@ def placements(host: Group, guest: Group, symbols: Mapping[str, Range]) -> Itera
         if key in tried:
             continue
         tried.add(key)
-        if _bijective(guest.frame.x, env, x_axes, ranges) and _bijective(guest.frame.r, env, r_axes, ranges):
+        if _bijective(guest.frame.x, env, x_axes, ranges) and _bijective(
+            guest.frame.r, env, r_axes, ranges
+        ):
             yield env
 
 
@@ -113,7 +117,10 @@ def _sites(group: Group) -> Iterator[tuple[str, tuple[Expr, ...]]]:
 
 
 def _bijective(
-    guest: Sequence[Axis], env: Mapping[str, Expr], host: Sequence[Axis], ranges: Mapping[str, Range]
+    guest: Sequence[Axis],
+    env: Mapping[str, Expr],
+    host: Sequence[Axis],
+    ranges: Mapping[str, Range],
 ) -> bool:
     """The guest's row-major position, as a function of the host's axes, is a mixed-radix number over exactly those."""
     flat = const(0)
@@ -151,18 +158,26 @@ def objection(host: Group, placed: Sequence[Placed], symbols: Mapping[str, Range
             producer = made.get(str(value.attr[0]))
             if producer is None:
                 continue
-            reason = _read_objection(m, value_coords=load_coords(value), producer=producer, ranges=ranges)
+            reason = _read_objection(
+                m, value_coords=load_coords(value), producer=producer, ranges=ranges
+            )
             if reason:
                 return reason
     return ""
 
 
 def _read_objection(
-    reader: Placed, *, value_coords: tuple[Expr, ...] | None, producer: Placed, ranges: Mapping[str, Range]
+    reader: Placed,
+    *,
+    value_coords: tuple[Expr, ...] | None,
+    producer: Placed,
+    ranges: Mapping[str, Range],
 ) -> str:
     if value_coords is None:
         return f"{reader.item.out} reads {producer.item.out} at computed places"
-    if tuple(simplify(c, ranges) for c in value_coords) != tuple(simplify(c, ranges) for c in producer.coords):
+    if tuple(simplify(c, ranges) for c in value_coords) != tuple(
+        simplify(c, ranges) for c in producer.coords
+    ):
         return f"{reader.item.out} reads {producer.item.out} at other points than it is made"
     if producer.space == "xr" and producer.item.combine is None and reader.space == "x":
         return f"{reader.item.out} would need {producer.item.out} outside the reduction loop"

@@ -165,13 +165,18 @@ def _ordered(draft: _Draft, hints: Mapping[str, int]) -> _Draft:
     """Outer axes so that the first full store walks memory forward; reduced axes along the first full load."""
     written = [s.offset for st in draft.statements for s in st.stores]
     read = [
-        v.args[0].attr[0] for st in draft.statements for v in st.body.loads if v.args[0].op == "index"
+        v.args[0].attr[0]
+        for st in draft.statements
+        for v in st.body.loads
+        if v.args[0].op == "index"
     ]
     exprs = [*written, *(e for e in read if isinstance(e, Expr))]
     return replace(draft, x=_by_stride(draft.x, exprs, hints), r=_by_stride(draft.r, exprs, hints))
 
 
-def _by_stride(axes: tuple[Axis, ...], exprs: Sequence[Expr], hints: Mapping[str, int]) -> tuple[Axis, ...]:
+def _by_stride(
+    axes: tuple[Axis, ...], exprs: Sequence[Expr], hints: Mapping[str, int]
+) -> tuple[Axis, ...]:
     if len(axes) < 2:
         return axes
     for e in exprs:
@@ -331,11 +336,14 @@ class _Names:
         )
         axis_names = {a.name for a in (*draft.x, *draft.r)}
         extents = [a.extent for a in (*draft.x, *draft.r)]
-        found = _unique(n for e in (*extents, *draft.exprs) for n in _in_text_order(e) if n not in axis_names)
+        found = _unique(
+            n for e in (*extents, *draft.exprs) for n in _in_text_order(e) if n not in axis_names
+        )
         self.symbols = tuple(found)
         by_name = {s.name: s for s in program.symbols}
         self.sizes = tuple(
-            Size(f"ks{k}", by_name[n].lo, by_name[n].hi, by_name[n].hint) for k, n in enumerate(found)
+            Size(f"ks{k}", by_name[n].lo, by_name[n].hi, by_name[n].hint)
+            for k, n in enumerate(found)
         )
         self.env: dict[str, Expr | int] = {n: sym(f"ks{k}") for k, n in enumerate(found)}
         for prefix, axes in (("x", draft.x), ("r0_", draft.r)):
@@ -361,7 +369,9 @@ class _Names:
         if value.op in ("index", "bound") and isinstance(value.attr[0], Expr):
             return Value(value.op, value.dtype, args, (value.attr[0].subs(self.env),))
         if value.op == "load":
-            return Value("load", value.dtype, args, (self.pointer_names[str(value.attr[0])], *value.attr[1:]))
+            return Value(
+                "load", value.dtype, args, (self.pointer_names[str(value.attr[0])], *value.attr[1:])
+            )
         if value.op == "local":
             return Value("local", value.dtype, (), (self.locals[str(value.attr[0])],))
         return rebuild(value, args)

@@ -21,7 +21,9 @@ class Lifetimes:
 
 def lifetimes(program: Program, steps: Sequence[KernelCall | Extern]) -> Lifetimes:
     """Temps read by outputs or mutations live to the end."""
-    kept = {o.buffer for o in program.outputs if isinstance(o, TensorRef)} | {m.source for m in program.mutations}
+    kept = {o.buffer for o in program.outputs if isinstance(o, TensorRef)} | {
+        m.source for m in program.mutations
+    }
     temps = {b.name for b in program.buffers if b.kind == "temp"}
     last: dict[str, int] = {}
     born: list[tuple[str, ...]] = []

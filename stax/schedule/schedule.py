@@ -30,7 +30,8 @@ def schedule(program: Program, options: Options) -> Schedule:
     fused = fuse(small, enabled=options.fusion)
     needed = _needed(small, fused.steps)
     steps = tuple(
-        s if isinstance(s, Extern) else kernel_of(s, small, needed & s.produced.keys()) for s in fused.steps
+        s if isinstance(s, Extern) else kernel_of(s, small, needed & s.produced.keys())
+        for s in fused.steps
     )
     return Schedule(small, steps, lifetimes(small, steps), (*inlined, *fused.decisions))
 
