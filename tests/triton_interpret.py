@@ -10,6 +10,7 @@ reduces a block by halves, which calls the text's own combine functions on whole
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import re
@@ -75,7 +76,8 @@ class Interpreter:
     def close(self) -> None:
         """End the child."""
         assert self._child.stdin is not None and self._child.stdout is not None
-        self._child.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._child.stdin.close()
         self._child.wait(timeout=30)
         self._child.stdout.close()
 
@@ -107,9 +109,13 @@ class Interpreter:
         if 0 in launch.grid:
             return launch.arrays
         assert self._child.stdin is not None and self._child.stdout is not None
-        pickle.dump(launch, self._child.stdin)
-        self._child.stdin.flush()
-        answer = pickle.load(self._child.stdout)
+        try:
+            pickle.dump(launch, self._child.stdin)
+            self._child.stdin.flush()
+            answer = pickle.load(self._child.stdout)
+        except (OSError, EOFError) as error:
+            status = self._child.wait(timeout=30)
+            raise Failure(f"the interpreting process ended with status {status}") from error
         if isinstance(answer, str):
             raise Failure(answer)
         return answer
@@ -203,7 +209,9 @@ def _mend() -> None:
         setattr(libdevice, name, _elementwise(name))
     libdevice.rint = _elementwise("round")
     InterpreterBuilder.cast_impl = _cast(InterpreterBuilder.cast_impl)
-    InterpreterBuilder.create_fp_to_fp = lambda self, src, dst, _: self.cast_impl(src, dst)
+    InterpreterBuilder.create_fp_to_fp = lambda self, src, dst_type, rounding_mode: self.cast_impl(
+        src, dst_type
+    )
     InterpreterBuilder.create_assert = _asserted
     ReduceOps.generic_reduce = _reduce_by_halves
     interpreter._patch_lang_tensor = _with_index(interpreter._patch_lang_tensor)
@@ -273,12 +281,12 @@ def _asserted(self: object, condition: Any, message: str) -> None:
         raise AssertionError(message)
 
 
-def _reduce_by_halves(self: Any, inputs: Any) -> Any:
+def _reduce_by_halves(self: Any, input: Any) -> Any:
     """A reduction over a power of two of elements, on whole blocks."""
     import triton.language as tl  # only the child needs it
 
-    axis, arrays = self.axis, [a.handle.data for a in inputs]
-    dtypes = [a.dtype for a in inputs]
+    axis, arrays = self.axis, [a.handle.data for a in input]
+    dtypes = [a.dtype for a in input]
     while arrays[0].shape[axis] > 1:
         halves = [np.split(a, 2, axis=axis) for a in arrays]
         sides = [

@@ -120,13 +120,8 @@ class CudaKernel:
         start = ctypes.addressof(buffer)
         offset = struct.calcsize(f"@{_CONFIG}")
         size = ctypes.c_size_t(self._layout.size - offset)
-        words = (
-            1,
-            start + offset,
-            2,
-            ctypes.addressof(size),
-            0,
-        )  # buffer pointer, buffer size, end
+        # CU_LAUNCH_PARAM_BUFFER_POINTER, _BUFFER_SIZE and _END.
+        words = (1, start + offset, 2, ctypes.addressof(size), 0)
         extra = (ctypes.c_void_p * len(words))(*words)
         return buffer, ctypes.c_void_p(start), ctypes.c_void_p(ctypes.addressof(extra)), extra, size
 
