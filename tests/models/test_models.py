@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from families import gpt2, llama, relative_error, tokens
 
 import stax

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
+import warm_model
 import zstandard
 from servers import S3Server
+from warm_cli import finished, report, start, warm
 
 import stax
 from stax.base.errors import StoreError
 from stax.base.options import Environment
 from stax.store.open import open_store
 from stax.store.records import Records
-
-TESTS = Path(__file__).parent.parent
-sys.path.insert(0, str(TESTS))
-
-import warm_model
-from warm_cli import finished, report, start, warm
 
 
 def objects(root: Path) -> dict[str, str]:

@@ -19,7 +19,9 @@ def run_schedule(
     """Outputs of the schedule; poisons temps before they are written and forgets them when they are dead."""
     program = plan.program
     table = program.table
-    memory = {n: interp._stored(table[n], a, sizes) for n, a in zip(program.inputs, inputs, strict=True)}
+    memory = {
+        n: interp._stored(table[n], a, sizes) for n, a in zip(program.inputs, inputs, strict=True)
+    }
     for k, step in enumerate(plan.steps):
         for name in plan.lifetimes.born[k]:
             count = product(table[name].shape).evaluate(sizes)

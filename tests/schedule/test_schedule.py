@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "lower")]
-
 from lowering import bind, call_torch, compare, lowered, to_numpy
 from running import run_schedule
 
@@ -30,7 +25,9 @@ def rope(q: torch.Tensor, c: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
     return q * c + torch.cat((-q[..., 32:], q[..., :32]), -1) * s
 
 
-def rms_residual(x: torch.Tensor, r: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def rms_residual(
+    x: torch.Tensor, r: torch.Tensor, w: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     h = x + r
     return h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6) * w, h
 
@@ -56,7 +53,9 @@ CASES: dict[str, tuple[Fn, tuple[tuple[int, ...], ...], int]] = {
     "gelu": (lambda x: F.gelu(x, approximate="tanh"), ((33, 65),), 1),
     "swiglu": (lambda x, y: F.silu(x) * y, ((17, 23), (17, 23)), 1),
     "reshapes": (
-        lambda x: x.reshape(x.shape[0], -1).exp().reshape(x.shape).permute(2, 0, 1).contiguous() * 2,
+        lambda x: (
+            x.reshape(x.shape[0], -1).exp().reshape(x.shape).permute(2, 0, 1).contiguous() * 2
+        ),
         ((3, 4, 6),),
         1,
     ),
