@@ -6,7 +6,8 @@ what leaves torch (numpy, addresses) is refused at the user's line."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Self
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -26,8 +27,18 @@ class Calls(TorchFunctionMode):
 
     def __init__(self, decompositions: Decompositions) -> None:
         super().__init__()
+        # NOTE: a function mode is off inside the functions it handles, and torch's own modules call this one.
+        self._inner = mock.patch.object(torch.nn.functional, _SDPA.__name__, self.attend)
         self._whole = decompositions.get(aten.scaled_dot_product_attention.default)
         self._fused = decompositions.get(aten._scaled_dot_product_flash_attention_for_cpu.default)
+
+    def __enter__(self) -> Self:
+        self._inner.start()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._inner.stop()
+        super().__exit__(*error)
 
     def __torch_function__(
         self,
@@ -37,7 +48,7 @@ class Calls(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if func is _SDPA:
-            return self._attend(*args, **(kwargs or {}))
+            return self.attend(*args, **(kwargs or {}))
         if func in _LEAVING:
             raise _LEAVING[func]()
         if func is torch.tensor and any(isinstance(v, Tensor) for v in leaves(args)):
@@ -45,10 +56,10 @@ class Calls(TorchFunctionMode):
         if func is Tensor.cuda:
             return _to_cuda(*args, **(kwargs or {}))
         if func is Tensor.to:
-            args, kwargs = rebuild(args, _indexed), rebuild(kwargs or {}, _indexed)
+            args, kwargs = _indexed_move(args), rebuild(kwargs or {}, _indexed)
         return func(*args, **(kwargs or {}))
 
-    def _attend(
+    def attend(
         self,
         query: Tensor,
         key: Tensor,
@@ -68,7 +79,10 @@ class Calls(TorchFunctionMode):
             )
             if found is not NotImplemented:
                 return found[0]
+        if attn_mask is not None and attn_mask.dtype is torch.bool:
+            attn_mask = torch.where(attn_mask, 0.0, -float("inf")).to(query.dtype)
         math = aten._scaled_dot_product_attention_math.default
+        call = (query, key, value, attn_mask, dropout_p, is_causal)
         return math(*call, scale=scale, enable_gqa=enable_gqa)[0]
 
 
@@ -82,8 +96,16 @@ def _indexed(leaf: Any) -> Any:
     return leaf
 
 
+def _indexed_move(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A number as the first argument of to() is a CUDA device."""
+    if len(args) > 1 and type(args[1]) is int:
+        args = (args[0], torch.device("cuda", args[1]), *args[2:])
+    return tuple(_indexed(a) for a in args)
+
+
 def _to_cuda(tensor: Tensor, device: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-    return tensor.to(_indexed("cuda" if device is None else device), *args, **kwargs)
+    device = torch.device("cuda", device) if isinstance(device, int) else _indexed(device or "cuda")
+    return tensor.to(device, *args, **kwargs)
 
 
 def _numpy() -> CaptureError:

@@ -44,7 +44,7 @@ class Recorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Not wrapped in torch._dynamo.disable, whose import costs half a second."""
+        """No wrapper of torch._dynamo.disable around every operator."""
         return False
 
     def __torch_dispatch__(

@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, SLoc
 
 
 class Fakes(FakeTensorMode):
-    """A FakeTensorMode that is not wrapped in torch._dynamo.disable, whose import costs half a second."""
+    """A FakeTensorMode without the wrapper of torch._dynamo.disable around every operator."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -36,7 +36,7 @@ class Environment(ShapeEnv):
     def __init__(self, here: Callable[[], str]) -> None:
         self._here = here
         self.sizes: dict[sympy.Symbol, int] = {}
-        super().__init__()
+        super().__init__(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
 
     def _get_stack_summary(
         self, is_debug: bool = False, framework_loc: str | None = None
