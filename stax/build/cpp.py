@@ -29,7 +29,7 @@ _LINK = (
 ).split()
 _LIBRARIES = ("-lm", "-lc", "-lgcc")
 _LOG_LIMIT = 20_000
-_OLDEST_GLIBC = (2, 2, 5)
+_OLDEST_GLIBC: tuple[int, ...] = (2, 2, 5)
 _VERNEED = 0x6FFFFFFE
 
 
