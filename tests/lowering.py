@@ -32,7 +32,7 @@ def capture(
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    tensor = tensor.detach()
+    tensor = tensor.detach().resolve_conj().resolve_neg()
     return tensor.float().numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
 
+HALVES = (torch.float16, torch.bfloat16)
 Decompositions = Mapping[object, Callable[..., object]]
 
 # Backward formulas that are plain arithmetic on tensors: they fuse with what surrounds them.
@@ -48,7 +49,7 @@ INDEXING = (
     "pixel_shuffle pixel_unshuffle channel_shuffle diag_embed rot90 im2col "
     "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
     "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d "
-    "grid_sampler_2d affine_grid_generator linspace logspace"
+    "grid_sampler_2d affine_grid_generator linspace logspace _adaptive_avg_pool2d"
 )
 
 # Products that are sums of products, or several library calls.
@@ -63,8 +64,9 @@ def decompositions() -> Decompositions:
     packets = [
         getattr(aten, name) for group in GROUPS for name in group.split() if hasattr(aten, name)
     ]
-    table: dict[object, Callable[..., object]] = dict(get_decompositions(packets))
-    table = {op: fn for op, fn in table.items() if not str(op).endswith("out")}
+    table: dict[object, Callable[..., object]] = {
+        op: fn for op, fn in get_decompositions(packets).items() if not str(op).endswith("out")
+    }
     table[aten._scaled_dot_product_flash_attention_for_cpu.default] = flash_attention_cpu
     table[aten._scaled_dot_product_flash_attention_for_cpu_backward.default] = (
         flash_attention_cpu_backward
@@ -103,23 +105,45 @@ def native_batch_norm(
 
 
 def _scores(query: Tensor, key: Tensor, scale: float | None) -> Tensor:
-    """scale * query @ key^T in float32 (B, H, L, S); the heads of key may be shared by groups of query heads."""
+    """scale * query @ key^T, at least float32, (B, H, L, S); the heads of key may be shared by groups of query heads."""
     factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
-    return _grouped(query, key.transpose(-2, -1)) * factor
+    if _has_wide_products(query):
+        product = _grouped(query, key.transpose(-2, -1), _product_float32)
+    else:
+        product = _grouped(_wide(query), _wide(key).transpose(-2, -1), torch.matmul)
+    return product * factor
 
 
-def _grouped(left: Tensor, right: Tensor) -> Tensor:
+def _weighted(weights: Tensor, value: Tensor) -> Tensor:
+    """weights @ value."""
+    if _has_wide_products(value):
+        return _grouped(weights.to(value.dtype), value, torch.matmul)
+    return _grouped(weights, _wide(value), torch.matmul)
+
+
+def _grouped(left: Tensor, right: Tensor, multiply: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """left @ right where ``right`` has one head for each group of left's heads; no head is copied."""
     batch, heads, rows, inner = left.shape
     shared = right.shape[1]
-    if shared != heads:
-        left = left.reshape(batch, shared, heads // shared * rows, inner)
-    product = torch.matmul(left, right)
-    return product.view(batch, heads, rows, right.shape[-1]) if shared != heads else product
+    if shared == heads:
+        return multiply(left, right)
+    left = left.reshape(batch, shared, heads // shared * rows, inner)
+    return multiply(left, right).view(batch, heads, rows, right.shape[-1])
+
+
+def _has_wide_products(x: Tensor) -> bool:
+    """CUDA multiplies halves into float32 at full speed; the CPU has no such operator and widens first."""
+    return x.device.type == "cuda" and x.dtype in HALVES
+
+
+def _product_float32(left: Tensor, right: Tensor) -> Tensor:
+    batch, heads = left.shape[:2]
+    flat = torch.ops.aten.bmm.dtype(left.flatten(0, 1), right.flatten(0, 1), torch.float32)
+    return flat.view(batch, heads, *flat.shape[1:])
 
 
 def _wide(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    return x.float() if x.dtype in HALVES else x
 
 
 def _mask(scores: Tensor, bias: Tensor | None, causal: bool) -> Tensor:
@@ -153,9 +177,9 @@ def attend(
     scale: float | None,
 ) -> tuple[Tensor, Tensor]:
     """(output in the dtype of query, logsumexp in float32 or float64)."""
-    scores = _mask(_scores(_wide(query), _wide(key), scale), bias, causal)
+    scores = _mask(_scores(query, key, scale), bias, causal)
     weights, lse = _softmax(scores, bias is not None)
-    return _grouped(weights, _wide(value)).to(query.dtype), lse
+    return _weighted(weights, value).to(query.dtype), lse
 
 
 def _laid_out(out: Tensor, query: Tensor) -> Tensor:

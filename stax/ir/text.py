@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 from stax.ir.expr import Expr
 from stax.ir.kernel import Kernel, Statement
@@ -129,8 +130,15 @@ def _argument(arg: Arg) -> str:
     if isinstance(arg, Listed):
         return _list(map(_argument, arg.items))
     if isinstance(arg, Literal):
-        return f"{arg.value[0]} {arg.value[1]}" if isinstance(arg.value, tuple) else repr(arg.value)
+        return _literal(arg.value)
     return str(arg)
+
+
+def _literal(value: object) -> str:
+    """A tagged literal as its tag and name."""
+    if not isinstance(value, tuple):
+        return repr(value)
+    return " ".join(map(str, cast(tuple[object, ...], value)))
 
 
 def value_lines(root: Value) -> list[str]:

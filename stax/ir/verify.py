@@ -259,7 +259,7 @@ def verify_kernel(kernel: Kernel) -> None:
         where = f"statement {statement.name}"
         if statement.name in defined:
             raise _fail(where, "defined twice")
-        known = sizes | axes | (over if statement.space == "xr" else set())
+        known = sizes | axes | (over if statement.space == "xr" else frozenset[str]())
         _statement(where, statement, kernel, pointers, defined, known)
         for store in statement.stores:
             _store(where, store, statement, pointers, sizes | axes | _store_axes(statement, over))

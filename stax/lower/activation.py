@@ -6,7 +6,8 @@ import math
 
 from stax.ir.value import Value, scalar, where
 from stax.lower.build import Call, Table
-from stax.lower.pointwise import clamp, elementwise, num, one, unary, zero
+from stax.lower.logic import clamp
+from stax.lower.pointwise import elementwise, num, one, unary, zero
 from stax.lower.scalars import Operand, add, div, mul, sub
 from stax.lower.views import View
 

@@ -24,7 +24,7 @@ class Declined:
     reason: str
 
 
-Result = View | Expr | Value | Declined | None | list["Result"]
+Result = View | Expr | Declined | None | list["Result"]
 
 
 class Builder:

@@ -154,12 +154,12 @@ def _and(a: Value | None, b: Value) -> Value:
 
 
 def repeat(c: Call, x: View, repeats: Sequence[Int]) -> View:
+    if not _has_elements(x):
+        return c.fill(number(0, x.dtype))
     skip = len(repeats) - x.rank
-    at = [
-        axis(k + skip) % x.shape[k] if repeats[k + skip] != 1 else axis(k + skip)
-        for k in range(x.rank)
-    ]
-    return c.fill(read(x, at) if _has_elements(x) else number(0, x.dtype))
+    once = [repeats[k + skip] == 1 for k in range(x.rank)]
+    at = [axis(k + skip) if once[k] else axis(k + skip) % x.shape[k] for k in range(x.rank)]
+    return c.fill(read(x, at))
 
 
 def _has_elements(x: View) -> bool:
@@ -196,6 +196,7 @@ _ZEROS = (
     "zero.default",
     # the contents of these are anyone's guess: zero is as good, and the same each time
     "empty.memory_format",
+    "empty_permuted.default",
     "empty_like.default",
     "empty_strided.default",
     "new_empty.default",

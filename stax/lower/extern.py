@@ -8,9 +8,9 @@ import torch
 
 from stax.base.errors import MissingRule
 from stax.capture.captured import Meta
+from stax.ir.dtypes import DTYPES
 from stax.ir.expr import Expr
 from stax.ir.program import Arg, Extern, Listed, Literal
-from stax.ir.value import Value
 from stax.lower.build import Call, Result
 from stax.lower.views import View, whole
 
@@ -19,7 +19,13 @@ PRODUCTS = (
     "mm bmm addmm baddbmm mv addmv dot vdot _int_mm _scaled_mm convolution convolution_backward"
 )
 SCANS = "cumsum"
-LIBRARY_CALLS = frozenset(f"aten.{name}.default" for name in f"{PRODUCTS} {SCANS}".split())
+LIBRARY_CALLS = frozenset(
+    {
+        *(f"aten.{name}.default" for name in f"{PRODUCTS} {SCANS}".split()),
+        "aten.bmm.dtype",
+        "aten.mm.dtype",
+    }
+)
 
 
 def call_torch(
@@ -35,6 +41,8 @@ def call_torch(
     results: list[Result] = []
     outs: list[str] = []
     for meta, wanted in zip(metas, read):
+        if isinstance(meta, Meta) and meta.dtype not in DTYPES:
+            raise _missing(c, f"{reason}; {meta.dtype} has no name in Stax")
         if isinstance(meta, Meta) and wanted:
             buffer = c.builder.temp(meta.shape, meta.strides, meta.dtype, meta.device)
             results.append(whole(buffer))
@@ -93,5 +101,6 @@ def _tagged(c: Call, value: object) -> tuple[str, str]:
     ):
         if isinstance(value, kind):
             return (tag, str(value).removeprefix("torch."))
-    what = "a number computed from sizes" if isinstance(value, Value) else type(value).__name__
-    raise _missing(c, f"an argument that torch cannot be handed at run time: {what}")
+    raise _missing(
+        c, f"an argument that torch cannot be handed at run time: {type(value).__name__}"
+    )

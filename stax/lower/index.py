@@ -142,6 +142,30 @@ def diagonal_scatter(
     return c.fill(where(inside, cast(read(source, [*at, along], inside), x.dtype), read(x)))
 
 
+def scatter(
+    c: Call, x: View, dim: int, indices: View, source: Operand, **unused: object
+) -> View | Declined:
+    """With one index a line along ``dim`` each element knows whether it is the one that is written."""
+    dim = wrap_dim(dim, x.rank)
+    if not x.rank or indices.shape[dim] != 1 or unused:
+        return Declined("a scatter to places that are data")
+    at = [const(0) if k == dim else axis(k) for k in range(x.rank)]
+    covered: Value | None = None
+    for k in range(x.rank):
+        if k != dim and indices.shape[k] != x.shape[k]:
+            below = less(axis(k), indices.shape[k])
+            covered = below if covered is None else both(covered, below)
+    place = checked(read(indices, at, covered), x.shape[dim])
+    hit = scalar("eq", place, index(axis(dim)))
+    hit = hit if covered is None else both(covered, hit)
+    value = (
+        read(source, at, covered)
+        if isinstance(source, View) and source.rank
+        else operand_value(source, x.dtype, x.rank)
+    )
+    return c.fill(where(hit, cast(value, x.dtype), read(x)))
+
+
 def index_put(
     c: Call, x: View, indices: Sequence[View | None], values: Operand, accumulate: bool = False
 ) -> View | Declined:
@@ -166,4 +190,6 @@ RULES: Table = {
     "aten.select_scatter.default": select_scatter,
     "aten.diagonal_scatter.default": diagonal_scatter,
     "aten.index_put.default": index_put,
+    "aten.scatter.value": scatter,
+    "aten.scatter.src": scatter,
 }

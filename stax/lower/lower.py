@@ -17,7 +17,6 @@ from stax.lower.build import Builder, Call, Declined, Result
 from stax.lower.extern import call_torch
 from stax.lower.rules import RULES
 from stax.lower.scalars import read
-from stax.lower.symbolic import FUNCTIONS
 from stax.lower.view import RULES as VIEW_RULES
 from stax.lower.views import View, whole
 
@@ -102,9 +101,6 @@ def _result(builder: Builder, node: torch.fx.Node, env: Env) -> Result:
         assert isinstance(parts, list)
         return parts[position]
     args, kwargs = _arguments(node, env)
-    symbolic = FUNCTIONS.get(node.target)
-    if symbolic is not None:
-        return symbolic(*args)
     if not isinstance(node.target, torch._ops.OpOverload):
         raise VerifyError(
             "unexpected call in a captured graph",
@@ -150,7 +146,7 @@ def _views(args: Iterable[object]) -> Iterable[View]:
 def _read_results(node: torch.fx.Node, call: Call) -> list[bool]:
     if not isinstance(call.meta, tuple):
         return [True]
-    wanted = {user.args[1] for user in node.users if user.target is operator.getitem}
+    wanted = [user.args[1] for user in node.users if user.target is operator.getitem]
     return [k in wanted for k in range(len(call.meta))]
 
 

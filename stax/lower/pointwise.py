@@ -6,15 +6,12 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-import torch
-
 from stax.ir.dtypes import DTYPES, accumulator
 from stax.ir.value import Value, cast, constant, scalar, where
 from stax.lower.build import Call, Declined, Rule, Table
 from stax.lower.scalars import (
     Operand,
     add,
-    common_dtype,
     div,
     mul,
     number,
@@ -253,101 +250,7 @@ def pow_tensor(c: Call, x: Operand, y: View) -> View | Declined:
     return elementwise(c, partial(scalar, "pow"), rounded(x, c.out.dtype), y)
 
 
-# -- comparison and logic
-
-
-def compare(op: str) -> Rule:
-    def rule(c: Call, x: Operand, y: Operand) -> View:
-        common = common_dtype(x, y)
-        return elementwise(
-            c, partial(scalar, op), rounded(x, common), rounded(y, common), dtype=common
-        )
-
-    return rule
-
-
-def logical(op: str) -> Rule:
-    return lambda c, x, y: elementwise(c, partial(scalar, op), x, y, dtype="bool")
-
-
-def bitwise(op: str) -> Rule:
-    return lambda c, x, y: elementwise(c, partial(scalar, op), x, y)
-
-
-def shift(op: str) -> Rule:
-    """A count outside 0 .. bits-1 shifts everything out, as in eager."""
-
-    def fn(a: Value, b: Value) -> Value:
-        bits = 8 * DTYPES[a.dtype].itemsize
-        fits = both(scalar("ge", b, zero(b)), scalar("lt", b, num(bits, b)))
-        if op == "rshift":
-            return scalar("rshift", a, where(fits, b, num(bits - 1, b)))
-        return where(fits, scalar("lshift", a, where(fits, b, zero(b))), zero(a))
-
-    return lambda c, x, y: elementwise(c, fn, x, y)
-
-
-def classify(fn: Callable[[Value], Value]) -> Rule:
-    """A question about floats; integers are never NaN or infinite and are asked as float32."""
-
-    def rule(c: Call, x: View) -> View:
-        return elementwise(c, fn, x, dtype=x.dtype if DTYPES[x.dtype].is_float else "float32")
-
-    return rule
-
-
-def isfinite(x: Value) -> Value:
-    return scalar("lt", scalar("abs", x), num(math.inf, x))
-
-
-def nan_to_num(
-    c: Call,
-    x: View,
-    nan: float | None = None,
-    posinf: float | None = None,
-    neginf: float | None = None,
-) -> View:
-    if not DTYPES[x.dtype].is_float:
-        return c.fill(operand_value(x, x.dtype, x.rank))
-    limits = torch.finfo(getattr(torch, x.dtype))
-    high = limits.max if posinf is None else posinf
-    low = limits.min if neginf is None else neginf
-
-    def fn(v: Value) -> Value:
-        v = where(scalar("isnan", v), num(0.0 if nan is None else nan, v), v)
-        v = where(scalar("eq", v, num(math.inf, v)), num(high, v), v)
-        return where(scalar("eq", v, num(-math.inf, v)), num(low, v), v)
-
-    return elementwise(c, fn, x)
-
-
-# -- choice
-
-
-def where_rule(c: Call, condition: View, x: Operand, y: Operand) -> View:
-    rank = len(c.out.shape)
-    chosen = operand_value(condition, "bool", rank)
-    return c.fill(where(chosen, *(operand_value(o, c.out.dtype, rank) for o in (x, y))))
-
-
-def masked_fill(c: Call, x: View, mask: View, value: Operand) -> View:
-    return where_rule(c, mask, value, x)
-
-
-def clamp(c: Call, x: View, min: Operand | None = None, max: Operand | None = None) -> View:
-    low, high = (None if v is None else rounded(v, c.out.dtype) for v in (min, max))
-
-    def fn(v: Value, *ends: Value) -> Value:
-        rest = list(ends)
-        if low is not None:
-            v = scalar("maximum", v, rest.pop(0))
-        return v if high is None else scalar("minimum", v, rest.pop(0))
-
-    return elementwise(c, fn, x, *(v for v in (low, high) if v is not None))
-
-
-def clamp_max(c: Call, x: View, max: Operand) -> View:
-    return clamp(c, x, None, max)
+# -- sums of products
 
 
 def lerp(c: Call, x: View, end: View, weight: Operand) -> View:
@@ -392,10 +295,23 @@ def rounding(op: str) -> Rule:
     return unary(lambda x: scalar(op, x) if DTYPES[x.dtype].is_float else x)
 
 
-def round_decimals(c: Call, x: View, *, decimals: int = 0) -> View | Declined:
-    if decimals or not DTYPES[x.dtype].is_float:
-        return Declined("round to decimals")
-    return elementwise(c, partial(scalar, "round"), x)
+def round_decimals(c: Call, x: View, *, decimals: int = 0) -> View:
+    """Eager scales by a power of ten, rounds and scales back."""
+    if not DTYPES[x.dtype].is_float:
+        return c.fill(operand_value(x, x.dtype, x.rank))
+    ten = 10.0 ** abs(decimals)
+
+    def fn(v: Value) -> Value:
+        if decimals >= 0:
+            return div(scalar("round", mul(v, num(ten, v))), num(ten, v))
+        return mul(scalar("round", div(v, num(ten, v))), num(ten, v))
+
+    return elementwise(c, fn, x)
+
+
+def xlog1py(x: Value, y: Value) -> Value:
+    product = where(scalar("eq", x, zero(x)), zero(x), mul(x, scalar("log1p", y)))
+    return where(scalar("isnan", y), y, product)
 
 
 # -- inverse hyperbolic functions, accurate near zero and for large arguments
@@ -420,21 +336,15 @@ def atanh(x: Value) -> Value:
 
 
 _FLOAT_UNARY = "sqrt rsqrt exp exp2 expm1 log log2 log10 log1p erf erfc sin cos tan asin acos atan sinh cosh tanh".split()
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
-def _overloads(name: str, rule: Rule, *overloads: str) -> dict[str, Rule]:
+def overloads(name: str, rule: Rule, *overloads: str) -> dict[str, Rule]:
     return {f"aten.{name}.{o}": rule for o in overloads}
 
 
 RULES: Table = {
     **{f"aten.{op}.default": unary(partial(scalar, op)) for op in _FLOAT_UNARY},
     **{f"aten.{op}.default": rounding(op) for op in ("floor", "ceil", "trunc", "round")},
-    **{
-        k: r
-        for op in _COMPARISONS
-        for k, r in _overloads(op, compare(op), "Tensor", "Scalar").items()
-    },
     "aten.round.decimals": round_decimals,
     "aten.acosh.default": unary(acosh),
     "aten.asinh.default": unary(asinh),
@@ -443,60 +353,30 @@ RULES: Table = {
     "aten.abs.default": unary(partial(scalar, "abs")),
     "aten.sign.default": unary(sign),
     "aten.sgn.default": unary(sign),
-    "aten.signbit.default": classify(negative),
     "aten.reciprocal.default": unary(lambda x: div(one(x), x)),
     "aten.square.default": unary(lambda x: mul(x, x)),
     "aten.frac.default": unary(lambda x: sub(x, scalar("trunc", x))),
-    **_overloads("add", add_rule, "Tensor", "Scalar"),
-    **_overloads("sub", sub_rule, "Tensor", "Scalar"),
-    **_overloads("rsub", rsub_rule, "Tensor", "Scalar"),
-    **_overloads("mul", mul_rule, "Tensor", "Scalar"),
-    **_overloads("div", div_rule, "Tensor", "Scalar"),
-    **_overloads("div", div_mode, "Tensor_mode", "Scalar_mode"),
-    **_overloads("floor_divide", floor_divide, "default", "Scalar"),
-    **_overloads("remainder", _modulo("remainder"), "Tensor", "Scalar", "Scalar_Tensor"),
-    **_overloads("fmod", _modulo("fmod"), "Tensor", "Scalar"),
+    **overloads("add", add_rule, "Tensor", "Scalar"),
+    **overloads("sub", sub_rule, "Tensor", "Scalar"),
+    **overloads("rsub", rsub_rule, "Tensor", "Scalar"),
+    **overloads("mul", mul_rule, "Tensor", "Scalar"),
+    **overloads("div", div_rule, "Tensor", "Scalar"),
+    **overloads("div", div_mode, "Tensor_mode", "Scalar_mode"),
+    **overloads("floor_divide", floor_divide, "default", "Scalar"),
+    **overloads("remainder", _modulo("remainder"), "Tensor", "Scalar", "Scalar_Tensor"),
+    **overloads("fmod", _modulo("fmod"), "Tensor", "Scalar"),
     "aten.maximum.default": binary(extreme("maximum")),
     "aten.minimum.default": binary(extreme("minimum")),
     "aten.fmax.default": binary(_fextreme("maximum")),
     "aten.fmin.default": binary(_fextreme("minimum")),
     "aten.atan2.default": binary(partial(scalar, "atan2")),
     "aten.hypot.default": binary(hypot),
-    **_overloads("copysign", binary(copysign), "Tensor", "Scalar"),
-    **_overloads("xlogy", binary(xlogy), "Tensor", "Scalar_Self", "Scalar_Other"),
+    **overloads("copysign", binary(copysign), "Tensor", "Scalar"),
+    **overloads("xlogy", binary(xlogy), "Tensor", "Scalar_Self", "Scalar_Other"),
+    **overloads("special_xlog1py", binary(xlog1py), "default", "self_scalar", "other_scalar"),
     "aten.pow.Tensor_Scalar": pow_scalar,
-    **_overloads("pow", pow_tensor, "Tensor_Tensor", "Scalar"),
-    **{f"aten.logical_{op}.default": logical(op) for op in ("and", "or", "xor")},
-    "aten.logical_not.default": lambda c, x: elementwise(
-        c, partial(scalar, "not"), x, dtype="bool"
-    ),
-    **{
-        k: r
-        for op in ("and", "or", "xor")
-        for k, r in _overloads(
-            f"bitwise_{op}", bitwise(op), "Tensor", "Scalar", "Scalar_Tensor"
-        ).items()
-    },
-    "aten.bitwise_not.default": unary(partial(scalar, "not")),
-    **_overloads("bitwise_left_shift", shift("lshift"), "Tensor", "Tensor_Scalar", "Scalar_Tensor"),
-    **_overloads(
-        "bitwise_right_shift", shift("rshift"), "Tensor", "Tensor_Scalar", "Scalar_Tensor"
-    ),
-    **_overloads("__lshift__", shift("lshift"), "Tensor", "Scalar"),
-    **_overloads("__rshift__", shift("rshift"), "Tensor", "Scalar"),
-    "aten.isnan.default": classify(partial(scalar, "isnan")),
-    "aten.isinf.default": classify(partial(scalar, "isinf")),
-    "aten.isfinite.default": classify(isfinite),
-    "aten.isposinf.default": classify(lambda x: scalar("eq", x, num(math.inf, x))),
-    "aten.isneginf.default": classify(lambda x: scalar("eq", x, num(-math.inf, x))),
-    "aten.nan_to_num.default": nan_to_num,
-    "aten.where.self": where_rule,
-    **_overloads("where", where_rule, "ScalarSelf", "ScalarOther", "Scalar"),
-    **_overloads("masked_fill", masked_fill, "Scalar", "Tensor"),
-    **_overloads("clamp", clamp, "default", "Tensor"),
-    **_overloads("clamp_min", clamp, "default", "Tensor"),
-    **_overloads("clamp_max", clamp_max, "default", "Tensor"),
-    **_overloads("lerp", lerp, "Scalar", "Tensor"),
+    **overloads("pow", pow_tensor, "Tensor_Tensor", "Scalar"),
+    **overloads("lerp", lerp, "Scalar", "Tensor"),
     "aten.addcmul.default": addcmul,
     "aten.addcdiv.default": addcdiv,
     "aten._to_copy.default": copy_rule,

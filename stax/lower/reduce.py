@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stax.capture.captured import Meta
-from stax.ir.dtypes import accumulator
+from stax.ir.dtypes import DTYPES, accumulator
 from stax.ir.expr import Expr, const, product, sym
 from stax.ir.program import Axis
 from stax.ir.value import Value, cast, constant, index, scalar, where
 from stax.lower import views
 from stax.lower.build import Call, Declined, Result, Table
 from stax.lower.pointwise import num
-from stax.lower.scalars import add, div, mul, number, read, sub
+from stax.lower.scalars import Number, add, div, mul, number, read, sub
 from stax.lower.view import wrap_dim
 from stax.lower.views import Shape, View, axis
 
 Dims = int | Sequence[int] | None
 MAX_SCAN_WORK = 1 << 22
+
+# What never wins a maximum.
+LOWEST: dict[str, Number] = {
+    name: -math.inf
+    if d.is_float
+    else False
+    if d.kind == "bool"
+    else -(1 << (8 * d.itemsize - 1))
+    if d.kind == "int"
+    else 0
+    for name, d in DTYPES.items()
+}
 
 
 @dataclass(frozen=True)
@@ -262,6 +275,18 @@ def softmax(c: Call, x: View, dim: int, half_to_float: bool = False) -> View:
     return c.fill(cast(div(read(powers), _spread(c, summed, n, x.shape)), c.out.dtype))
 
 
+def safe_softmax(c: Call, x: View, dim: int, dtype: object = None) -> View:
+    """softmax whose rows of -inf alone give 0."""
+    n, wide = nest(x, dim), accumulator(c.out.dtype)
+    largest = reduced(c, x, n, "max", lambda v: cast(v, wide))
+    lowest = scalar("eq", read(largest), num(-math.inf, read(largest)))
+    safe = c.stage(n.kept, where(lowest, num(0, read(largest)), read(largest)))
+    powers = c.stage(x.shape, scalar("exp", sub(cast(read(x), wide), _spread(c, safe, n, x.shape))))
+    summed = total(c, powers, n, dtype=wide)
+    sums = c.stage(n.kept, where(lowest, num(1, read(summed)), read(summed)))
+    return c.fill(cast(div(read(powers), _spread(c, sums, n, x.shape)), c.out.dtype))
+
+
 def log_softmax(c: Call, x: View, dim: int, half_to_float: bool = False) -> View:
     n, dtype = nest(x, dim), accumulator(c.out.dtype)
     shifted = _shifted(c, x, n, dtype)
@@ -325,6 +350,7 @@ RULES: Table = {
     "aten.var_mean.correction": var_mean,
     "aten.std_mean.correction": std_mean,
     "aten._softmax.default": softmax,
+    "aten._safe_softmax.default": safe_softmax,
     "aten._log_softmax.default": log_softmax,
     "aten.logsumexp.default": logsumexp,
 }

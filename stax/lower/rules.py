@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from stax.lower import activation, create, index, norm, pointwise, reduce, view
+from stax.lower import activation, create, index, logic, norm, pointwise, pool, reduce, view
 from stax.lower.build import Table
 
 FAMILIES: tuple[tuple[str, Table], ...] = (
     ("pointwise", pointwise.RULES),
+    ("logic", logic.RULES),
     ("activation", activation.RULES),
     ("reduce", reduce.RULES),
     ("view", view.RULES),
     ("create", create.RULES),
     ("index", index.RULES),
     ("norm", norm.RULES),
+    ("pool", pool.RULES),
 )
 
 RULES: Table = {name: rule for _, table in FAMILIES for name, rule in table.items()}

@@ -13,7 +13,7 @@ from stax.ir.value import Value, cast, constant, index, load, scalar
 from stax.lower.views import View, axis, axis_name
 
 Number = bool | int | float
-Operand = View | Value | Expr | Number
+Operand = View | Expr | Number
 HALVES = ("float16", "bfloat16")
 
 
@@ -37,8 +37,6 @@ def number(value: Operand, dtype: str) -> Value:
     """A Python number or a size as a value of ``dtype``; a float is truncated for an integer dtype."""
     if isinstance(value, View):
         raise TypeError("a tensor is not a number")
-    if isinstance(value, Value):
-        return cast(value, dtype)
     if isinstance(value, Expr):
         return constant(value.value, dtype) if value.is_const else cast(index(value), dtype)
     if DTYPES[dtype].is_integral and not isinstance(value, bool):

@@ -75,6 +75,10 @@ def slice_rule(
     )
 
 
+def narrow(c: Call, x: View, dim: int, start: Int, length: Int) -> View:
+    return slice_rule(c, x, dim, start)
+
+
 def select(c: Call, x: View, dim: int, index: Int) -> View:
     dim = wrap_dim(dim, x.rank)
     place = const(index)
@@ -173,6 +177,7 @@ def _copy_name(name: str) -> str:
 RULES: Table = {
     **_VIEWS,
     **{_copy_name(name): copied(rule) for name, rule in _VIEWS.items()},
+    "aten.narrow_copy.default": copied(narrow),
     "aten.lift_fresh.default": as_is,
     "aten._unsafe_view.default": reshape,
     "aten._reshape_alias.default": reshape,

@@ -106,6 +106,26 @@ def test_scatters_to_data_are_left_to_torch() -> None:
         run_program(program, [x, i])
 
 
+ONE_A_LINE: dict[str, Fn] = {
+    "value": lambda x, i: x.scatter(1, i[:, None], 2.5),
+    "source": lambda x, i: x.scatter(1, i[:, None], x * 2),
+    "first_dim": lambda x, i: x.scatter(0, i[None, :], -1.0),
+    "part": lambda x, i: x.scatter(1, i[:2, None], 9.0),
+    "one_hot": lambda x, i: torch.zeros(5, 5, dtype=torch.int64).scatter(1, i[:, None], 1),
+}
+
+
+@pytest.mark.parametrize("name", ONE_A_LINE)
+def test_scatter_of_one_index_a_line(name: str) -> None:
+    """Each element knows whether it is the one; an index out of range is an error all the same."""
+    x, i = numbers(5, 5), places(5)
+    program = check(ONE_A_LINE[name], [x, i])
+    assert not externs(program)
+    i[0] = 5
+    with pytest.raises(IndexError):
+        run_program(program, [x, i])
+
+
 SCATTERS: dict[str, Fn] = {
     "slice_scatter": lambda x, y: x.slice_scatter(y[:, :2], 1, 1, 3),
     "slice_scatter_step": lambda x, y: x.slice_scatter(y[:, :2], 1, 1, 6, 3),

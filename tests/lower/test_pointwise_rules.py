@@ -105,6 +105,9 @@ UNARY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "to_bool": lambda x: x.bool(),
     "clone": torch.clone,
     "lerp_scalar": lambda x: torch.lerp(x, x * 2, 0.7),
+    "round_2": lambda x: torch.round(x.clamp(-20, 20), decimals=2),
+    "round_minus_1": lambda x: torch.round(x * 10, decimals=-1),
+    "xlog1py": lambda x: torch.special.xlog1py(2.0, x),
     "xlogy_scalar": lambda x: torch.xlogy(x, 2.0),
     "copysign_scalar": lambda x: torch.copysign(x, -1.0),
 }

@@ -191,6 +191,8 @@ def test_rows_of_minus_infinity() -> None:
     x[1] = -math.inf
     x[2, 0] = math.inf
     check(lambda x: (x.softmax(-1), x.log_softmax(-1), x.logsumexp(-1)), [x])
+    x[2] = 0.0
+    check(lambda x: torch.ops.aten._safe_softmax(x, -1), [x])
 
 
 NORMS: dict[str, Fn] = {
