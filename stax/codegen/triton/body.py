@@ -182,9 +182,9 @@ class Body:
         if own is not None or (masks and self.reduced):
             words.append(f"other={self._other(other, node.dtype)}")
         loaded = self.let(f"tl.load({', '.join(words)})", dims)
-        if masks:
+        if dims or own is not None:
             return loaded
-        shape = self.layout.shape(dims if self.reduced or len(self.layout.groups) > 1 else ("x",))
+        shape = self.layout.shape(("x",) if len(self.layout.groups) == 1 else dims)
         return self.let(f"tl.broadcast_to({loaded.text}, {shape})", dims)
 
     def _other(self, other: object, dtype: str) -> str:
