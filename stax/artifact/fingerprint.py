@@ -45,7 +45,10 @@ def root_module(fn: Any) -> nn.Module | None:
 def _callable(fn: Any, module: nn.Module | None, contents: Contents) -> object:
     """How the callable is reached from its module: partial arguments, the method's name; else the callable itself."""
     if isinstance(fn, functools.partial):
-        bound = contents.of(fn.args, "a partial argument"), contents.of(fn.keywords, "a partial argument")
+        bound = (
+            contents.of(fn.args, "a partial argument"),
+            contents.of(fn.keywords, "a partial argument"),
+        )
         return "partial", _callable(fn.func, module, contents), bound
     if fn is module:
         return "module"

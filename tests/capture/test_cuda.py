@@ -76,7 +76,7 @@ INPUTS = [torch.randn(2, 3, 8, 8), torch.randn(3, 2, 8)]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize(("module", "x"), zip(MODULES, INPUTS), ids=["conv", "transformer"])
+@pytest.mark.parametrize(("module", "x"), [*zip(MODULES, INPUTS)], ids=["conv", "transformer"])
 def test_a_module_is_the_same_program_for_both(module: nn.Module, x: Tensor, dynamic: bool) -> None:
     cpu, cuda = (capture(module, x, target=t, dynamic=dynamic) for t in (CPU, CUDA))
     assert operators(cpu) == operators(cuda)
