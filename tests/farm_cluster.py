@@ -52,6 +52,7 @@ class RayCluster:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self._environ()},
+                cwd=self.folder,
                 start_new_session=True,
             )
         until = time.monotonic() + READY_LIMIT_S

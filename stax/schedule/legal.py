@@ -59,7 +59,10 @@ def placements(
 
 
 def _target(host: Frame, guest: Frame) -> tuple[tuple[Axis, ...], tuple[Axis, ...]] | None:
-    """Which host axes the guest's outer and reduced axes must cover exactly."""
+    """Which host axes the guest's outer and reduced axes must cover exactly; None also for spaces without a point, which
+    have no mixed-radix numbers."""
+    if numel(host.axes) == 0 or numel(guest.axes) == 0:
+        return None
     if guest.r:
         same = numel(guest.x) == numel(host.x) and numel(guest.r) == numel(host.r)
         return (host.x, host.r) if same else None

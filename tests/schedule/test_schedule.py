@@ -149,3 +149,14 @@ def test_equal_work_has_equal_kernels() -> None:
     plan = schedule(lowered(layers, [R(8, 16)]), Options())
     softmaxes = [k for k in kernels(plan) if k.form == "per"]
     assert len(softmaxes) == 3 and len(set(softmaxes)) == 1
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
+def test_empty_spaces(shape: tuple[int, int]) -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        return y.reshape(-1).exp(), y.sum(0), y.sum(1, keepdim=True) + y, y.t().contiguous() + 1
+
+    args = [R(*shape)]
+    plan = schedule(lowered(fn, args), Options())
+    compare(run_schedule(plan, [to_numpy(a) for a in args], {}, call_torch), fn(*args))
