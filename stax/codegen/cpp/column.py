@@ -12,6 +12,7 @@ from stax.codegen.cpp.index import spell_factor
 from stax.codegen.cpp.nest import Lines, for_loop, outer_nest, parallel, simd
 from stax.codegen.cpp.plan import BLOCK, PARTS, Plan
 from stax.codegen.cpp.reduced import Reduced, part_loop, reduced_loops
+from stax.codegen.cpp.rows import choose_rows
 from stax.codegen.cpp.stages import Stage
 from stax.codegen.cpp.statements import accumulator, store_line, take
 from stax.codegen.cpp.types import value_type
@@ -96,10 +97,10 @@ def _single(kernel: Kernel, plan: Plan, names: Names) -> Lines:
     for stage in plan.stages:
         for s in stage.x:
             lines.extend(place([s.body], Loops(()), names)[0])
-            names.known[local(s.name, s.dtype).key] = names.known[s.body.key]
+            names.name_statement(s)
         for s, store in stage.x_stores:
-            text = names.known[local(s.name, s.dtype).key].text
-            lines.append(store_line(kernel, s, store, text))
+            known = names.known[local(s.name, s.dtype).key]
+            lines.append(store_line(kernel, s, store, known))
     return lines
 
 
@@ -128,6 +129,7 @@ class _Column:
         self.here = lane.name if begin == "0" else f"{lane.name} - {begin}"
         self.outer = len(plan.outer)
         self.kept: dict[tuple[str, str], str] = {}
+        self.rows = choose_rows(kernel, plan.stages, plan.inlined, private=False)
 
     def scope(self, depth: int) -> Names:
         """Names for one loop nest in which the lane loop is ``depth`` deep."""
@@ -150,15 +152,14 @@ class _Column:
         for s in stage.x:
             for depth, group in enumerate(place([s.body], Loops(axes, self.shared), inner)):
                 lines[depth].extend(group)
-            text = inner.known[s.body.key].text
-            inner.set_local(s.name, s.dtype, text, len(axes))
+            text = inner.name_statement(s).text
             if self._used_after(n, s):
                 keep.append(f"{s.name}_lane[{self.here}] = {text};")
                 lines[self.outer].append(f"{value_type(s.dtype)} {s.name}_lane[{self.width}];")
         stores: Lines = []
         for s, store in stage.x_stores:
-            text = inner.known[local(s.name, s.dtype).key].text
-            stores.append(store_line(self.kernel, s, store, text))
+            known = inner.known[local(s.name, s.dtype).key]
+            stores.append(store_line(self.kernel, s, store, known))
         self.names.absorb(inner, self.outer)
         for s in stage.x:
             if self._used_after(n, s):
@@ -188,11 +189,13 @@ class _Column:
         axes = (*(a.name for a in self.plan.outer), *(a.name for a in reduced), self.lane.name)
         loops = Loops(axes, self.shared, self.outer + len(reduced) if may_be_empty else 0)
         inner = self.scope(len(axes))
-        bodies = [inline_locals(s.body, self.plan.inlined) for s in stage.xr]
+        self.rows.offer(inner, len(axes))
+        bodies = [inline_locals(s.body, self.rows.bodies()) for s in stage.xr]
         lines = place(bodies, loops, inner)
         self.names.absorb(inner, self.outer)
+        lines[-1].extend(self.rows.keep(inner, bodies)[1])
         for s, body in zip(stage.xr, bodies):
-            lines[-1].extend(take(self.kernel, s, inner.known[body.key].text, self.here))
+            lines[-1].extend(take(self.kernel, s, inner.known[body.key], self.here))
         accumulators = [accumulator(s) for s in stage.xr if s.combine]
         found = lines[: self.outer + 1]
         found[-1].extend(self._print(accumulators, lines[self.outer + 1 :]))

@@ -25,6 +25,8 @@ from stax.ir.ranges import positive
 from stax.ir.source import Config, Param, Source
 
 _NAME_LIMIT = 80
+_DECLARATION = re.compile(r" *const \w+ (t\d+) =")
+_VALUE = re.compile(r"\bt\d+\b")
 PRINTERS = {"row": print_row, "column": print_column, "tile": print_tile}
 
 
@@ -67,10 +69,23 @@ def _body(kernel: Kernel) -> list[str]:
     if any(a.extent == 0 for a in kernel.axes):
         return ["return 0;"]
     chosen = plan(kernel)
-    lines = [*_guards(kernel), *PRINTERS[chosen.kind](kernel, chosen, Names(kernel))]
+    lines = [*_guards(kernel), *_live(PRINTERS[chosen.kind](kernel, chosen, Names(kernel)))]
     if kernel.bounds_checked:
         return ["uint64_t bad = 0;", *lines, "return bad ? 1 + __builtin_ctzll(bad) : 0;"]
     return [*lines, "return 0;"]
+
+
+def _live(lines: list[str]) -> list[str]:
+    """Without the declarations of values that no later line names."""
+    used: set[str] = set()
+    kept: list[str] = []
+    for line in reversed(lines):
+        declared = _DECLARATION.match(line)
+        if declared and declared[1] not in used:
+            continue
+        used.update(_VALUE.findall(line[declared.end() :] if declared else line))
+        kept.append(line)
+    return kept[::-1]
 
 
 def _guards(kernel: Kernel) -> list[str]:

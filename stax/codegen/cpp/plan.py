@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stax.codegen.cpp.cost import work
 from stax.codegen.cpp.stages import Stage, stages
-from stax.codegen.cpp.values import inline_locals
 from stax.ir.expr import Atom, Expr, product
-from stax.ir.kernel import Kernel, Statement
+from stax.ir.kernel import Kernel
 from stax.ir.program import Axis
-from stax.ir.ranges import bounds
-from stax.ir.value import Value, walk
+from stax.ir.value import Value
 
 # Work, in operations, from which starting the threads (some microseconds) pays.
 PARALLEL_WORK = 200_000
@@ -28,16 +27,6 @@ TILE = 32
 TILED_POINTS = 16_384
 # Fewer outer points than this leave threads idle: a long reduction is then cut into parts instead.
 FEW_POINTS = 16
-# A value of the inner space is kept for later loops when a row has no more elements than this, and when computing it again
-# would cost this many operations.
-ROW_LIMIT = 16384
-WORTH_A_ROW = 10
-_HEAVY = {
-    "exp": 6, "exp2": 6, "expm1": 8, "log": 6, "log2": 6, "log10": 6, "log1p": 8, "erf": 10, "erfc": 30, "sin": 12,
-    "cos": 12, "tan": 40, "asin": 30, "acos": 30, "atan": 30, "atan2": 40, "sinh": 30, "cosh": 30, "tanh": 8, "pow": 40,
-    "fmod": 20, "remainder": 20, "floordiv": 20, "truediv": 2, "sqrt": 2, "rsqrt": 3, "load": 3, "bound": 2,
-}  # fmt: skip
-_FREE = ("const", "index", "local")
 
 
 @dataclass(frozen=True)
@@ -46,9 +35,8 @@ class Plan:
     ``reduce`` in a row plan; None without any axis. ``work``: operations in all.
 
     ``parallel``: "none", "outer" (threads share the outer points) or "parts" (they share loop ``cut`` of each reduction).
-    ``inlined``: bodies of the "xr" statements that are recomputed where they are used, except that those in ``rows`` are kept
-    by the first loop, in an array of ``row_limit`` elements, for the later ones. ``across``: in a tile plan, the axis along
-    which the ``tiled`` loads are contiguous."""
+    ``inlined``: bodies of the "xr" statements without a reduction, which are computed where they are used. ``across``: in a
+    tile plan, the axis along which the ``tiled`` loads are contiguous."""
 
     kind: str
     outer: tuple[Axis, ...]
@@ -59,8 +47,6 @@ class Plan:
     inlined: dict[str, Value]
     parallel: str = "none"
     cut: int = 0
-    rows: tuple[str, ...] = ()
-    row_limit: int = 0
     across: Axis | None = None
     tiled: tuple[Value, ...] = ()
 
@@ -73,10 +59,8 @@ def plan(kernel: Kernel) -> Plan:
     reduce = kernel.reduce_axes
     if kind == "row" and lane is not None:
         reduce = (*(a for a in reduce if a != lane), lane)
-    found = Plan(kind, outer, reduce, lane, stages(kernel, inlined), _work(kernel), inlined)
+    found = Plan(kind, outer, reduce, lane, stages(kernel, inlined), work(kernel), inlined)
     found = replace(found, **_parallel(kernel, found))
-    if kind == "row":
-        return _with_rows(kernel, found)
     return found if kernel.reduce_axes or lane is None else _with_tiles(kernel, found, lane)
 
 
@@ -101,30 +85,6 @@ def _with_tiles(kernel: Kernel, found: Plan, lane: Axis) -> Plan:
         return found
     outer = tuple(a for a in found.outer if a != across)
     return replace(found, kind="tile", outer=outer, across=across, tiled=tiled)
-
-
-def _with_rows(kernel: Kernel, found: Plan) -> Plan:
-    limit = bounds(kernel.rnumel, kernel.ranges)[1]
-    if found.parallel == "parts" or limit is None or limit > ROW_LIMIT:
-        return found
-    return replace(found, rows=_rows(kernel, found.stages, found.inlined), row_limit=max(limit, 1))
-
-
-def _rows(kernel: Kernel, run: tuple[Stage, ...], inlined: dict[str, Value]) -> tuple[str, ...]:
-    """Costly values that several loops over the reduced axes need."""
-    found: list[str] = []
-    for s in kernel.statements:
-        if s.name not in inlined or sum(_HEAVY.get(v.op, 1) for v in walk(s.body)) < WORTH_A_ROW:
-            continue
-        key = inline_locals(s.body, inlined).key
-        users = [
-            stage
-            for stage in run
-            if any(key in {v.key for v in walk(inline_locals(t.body, inlined))} for t in stage.xr)
-        ]
-        if len(users) > 1:
-            found.append(s.name)
-    return tuple(found)
 
 
 def _lane(kernel: Kernel) -> tuple[str, Axis | None]:
@@ -167,16 +127,6 @@ def _step(offset: object, axis: Axis) -> int:
         return 0
     split = offset.linear(Atom("sym", axis.name))
     return 1 if split is not None and split[0] == 1 else -1
-
-
-def _work(kernel: Kernel) -> Expr:
-    per_x = sum(_cost(s) for s in kernel.statements if s.space == "x")
-    per_xr = sum(_cost(s) for s in kernel.statements if s.space == "xr")
-    return kernel.xnumel * (kernel.rnumel * per_xr + per_x)
-
-
-def _cost(s: Statement) -> int:
-    return 3 * len(s.stores) + sum(_HEAVY.get(v.op, 1) for v in walk(s.body) if v.op not in _FREE)
 
 
 def _parallel(kernel: Kernel, found: Plan) -> dict[str, Any]:

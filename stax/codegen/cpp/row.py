@@ -6,15 +6,15 @@ from stax.codegen.cpp.flush import place_flush
 from stax.codegen.cpp.nest import Lines, outer_nest, parallel
 from stax.codegen.cpp.phase import Phase, print_phase
 from stax.codegen.cpp.plan import Plan
+from stax.codegen.cpp.rows import Rows, choose_rows
 from stax.codegen.cpp.stages import Stage
-from stax.codegen.cpp.statements import accumulator, position, store_line, take
-from stax.codegen.cpp.types import value_type
+from stax.codegen.cpp.statements import accumulator, store_line, take
 from stax.codegen.cpp.values import Loops, Names, inline_locals, place
 from stax.ir.dtypes import DTYPES
 from stax.ir.expr import Expr
 from stax.ir.kernel import Kernel, Statement
 from stax.ir.ranges import positive
-from stax.ir.value import Value, local, walk
+from stax.ir.value import local
 
 
 def print_row(kernel: Kernel, plan: Plan, names: Names) -> Lines:
@@ -23,11 +23,12 @@ def print_row(kernel: Kernel, plan: Plan, names: Names) -> Lines:
     shared = depth if plan.parallel == "outer" else 0
     levels: list[Lines] = [[] for _ in range(depth)]
     body: Lines = []
-    kept: set[str] = set()
+    private = plan.parallel != "parts"
+    rows = choose_rows(kernel, plan.stages, plan.inlined, private=private)
     for stage in plan.stages:
         _add(levels, body, _outer_statements(kernel, plan, stage, shared, names))
         if stage.xr:
-            _add(levels, body, _reduction(kernel, plan, stage, shared, names, kept))
+            _add(levels, body, _reduction(kernel, plan, stage, shared, names, rows))
     nest = outer_nest(plan.outer, levels, body, kernel.ranges)
     if plan.parallel == "outer" and depth:
         nest.insert(0, parallel(depth, plan.work, kernel.bounds_checked, kernel.ranges))
@@ -49,58 +50,36 @@ def _outer_statements(
     for s in stage.x:
         for depth, group in enumerate(place([s.body], loops, names)):
             lines[depth].extend(group)
-        names.set_local(s.name, s.dtype, names.known[s.body.key].text, len(axes))
+        names.name_statement(s)
     for s, store in stage.x_stores:
-        text = names.known[local(s.name, s.dtype).key].text
-        lines[-1].append(store_line(kernel, s, store, text))
+        known = names.known[local(s.name, s.dtype).key]
+        lines[-1].append(store_line(kernel, s, store, known))
     return lines
 
 
 def _reduction(
-    kernel: Kernel, plan: Plan, stage: Stage, shared: int, names: Names, kept: set[str]
+    kernel: Kernel, plan: Plan, stage: Stage, shared: int, names: Names, rows: Rows
 ) -> list[Lines]:
-    """Lines by depth of the loop of one stage; ``names`` learns the results, ``kept`` the rows that are in a buffer."""
+    """Lines by depth of the loop of one stage; ``names`` learns the results."""
     outer, reduced = len(plan.outer), len(plan.reduce)
     may_be_empty = not all(positive(a.extent, kernel.ranges) for a in plan.reduce)
     axes = (*(a.name for a in plan.outer), *(a.name for a in plan.reduce))
     loops = Loops(axes, shared, outer + reduced if may_be_empty else 0)
     inner = names.inner()
-    for s in _buffered(kernel, plan, kept):
-        inner.set_local(s.name, s.dtype, f"{s.name}_row[{position(kernel)}]", outer + reduced)
-    inlined = {name: body for name, body in plan.inlined.items() if name not in kept}
-    bodies = [inline_locals(s.body, inlined) for s in stage.xr]
+    rows.offer(inner, outer + reduced)
+    bodies = [inline_locals(s.body, rows.bodies()) for s in stage.xr]
     lines = place(bodies, loops, inner)
     names.absorb(inner, outer)
-    found = [*lines[:outer], list(lines[outer])]
-    innermost = list(lines[-1])
-    for s in _to_keep(kernel, plan, inlined, bodies):
-        text = inner.known[inline_locals(s.body, inlined).key].text
-        found[-1].append(f"{value_type(s.dtype)} {s.name}_row[{plan.row_limit}];")
-        innermost.append(f"{s.name}_row[{position(kernel)}] = {text};")
-        kept.add(s.name)
+    declared, kept = rows.keep(inner, bodies)
+    found = [*lines[:outer], [*lines[outer], *declared]]
+    innermost = [*lines[-1], *kept]
     for s, body in zip(stage.xr, bodies):
-        innermost.extend(take(kernel, s, inner.known[body.key].text, "l"))
+        innermost.extend(take(kernel, s, inner.known[body.key], "l"))
     phase = _phase(kernel, plan, stage, [*lines[outer + 1 : -1], innermost])
     found[-1].extend(print_phase(phase))
     for a in phase.accumulators:
         names.set_local(a.name, "int64" if a.is_arg else a.dtype, a.name, outer)
     return found
-
-
-def _buffered(kernel: Kernel, plan: Plan, kept: set[str]) -> list[Statement]:
-    return [s for s in kernel.statements if s.name in kept and s.name in plan.rows]
-
-
-def _to_keep(
-    kernel: Kernel, plan: Plan, inlined: dict[str, Value], bodies: list[Value]
-) -> list[Statement]:
-    """The statements whose rows this loop computes for later loops."""
-    have = {v.key for body in bodies for v in walk(body)}
-    return [
-        s
-        for s in kernel.statements
-        if s.name in plan.rows and s.name in inlined and inline_locals(s.body, inlined).key in have
-    ]
 
 
 def _phase(kernel: Kernel, plan: Plan, stage: Stage, levels: list[Lines]) -> Phase:

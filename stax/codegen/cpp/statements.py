@@ -6,6 +6,7 @@ from stax.codegen.cpp.accumulator import Accumulator
 from stax.codegen.cpp.index import spell_expr
 from stax.codegen.cpp.nest import Lines
 from stax.codegen.cpp.spell import spell_store
+from stax.codegen.cpp.values import Known
 from stax.ir.expr import const, sym
 from stax.ir.kernel import Kernel, Statement, Store
 
@@ -23,14 +24,14 @@ def position(kernel: Kernel) -> str:
     return spell_expr(place, kernel.ranges)
 
 
-def store_line(kernel: Kernel, s: Statement, store: Store, text: str) -> str:
-    """The store of ``text``, the value of ``s``."""
+def store_line(kernel: Kernel, s: Statement, store: Store, value: Known) -> str:
+    """The store of the value of ``s``."""
     where = spell_expr(store.offset, kernel.ranges)
-    return f"{store.pointer}[{where}] = {spell_store(text, s.dtype)};"
+    return f"{store.pointer}[{where}] = {spell_store(value.stored, s.dtype)};"
 
 
-def take(kernel: Kernel, s: Statement, text: str, lane: str) -> Lines:
-    """What becomes of the value ``text`` of the body of ``s`` in lane ``lane``."""
+def take(kernel: Kernel, s: Statement, value: Known, lane: str) -> Lines:
+    """What becomes of the value of the body of ``s`` in lane ``lane``."""
     if s.combine:
-        return accumulator(s).update(lane, text, position(kernel))
-    return [store_line(kernel, s, store, text) for store in s.stores]
+        return accumulator(s).update(lane, value.text, position(kernel))
+    return [store_line(kernel, s, store, value) for store in s.stores]

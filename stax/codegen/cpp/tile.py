@@ -29,7 +29,8 @@ def print_tile(kernel: Kernel, plan: Plan, names: Names) -> Lines:
     copies: Lines = []
     for n, load in enumerate(plan.tiled):
         place_in = f"tile{n}[{across.name} - {across.name}_from][{lane.name} - {lane.name}_from]"
-        names.known[load.key] = Known(spell_load(place_in, load.dtype), len(axes))
+        text = spell_load(place_in, load.dtype)
+        names.known[load.key] = Known(text, len(axes), text)
         copies.extend(_copy(kernel, load, f"tile{n}", place_in, across, lane))
     lines, stores = _statements(kernel, plan, Loops(axes, shared), names)
     innermost = simd(_over(lane, [*lines[-1], *stores]), kernel.bounds_checked)
@@ -51,10 +52,10 @@ def _statements(
         for s in stage.x:
             for depth, group in enumerate(place([s.body], loops, names)):
                 lines[depth].extend(group)
-            names.known[local(s.name, s.dtype).key] = names.known[s.body.key]
+            names.name_statement(s)
         for s, store in stage.x_stores:
-            text = names.known[local(s.name, s.dtype).key].text
-            stores.append(store_line(kernel, s, store, text))
+            known = names.known[local(s.name, s.dtype).key]
+            stores.append(store_line(kernel, s, store, known))
     return lines, stores
 
 

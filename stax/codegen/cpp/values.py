@@ -9,16 +9,18 @@ from stax.codegen.cpp.index import spell_expr, spell_factor
 from stax.codegen.cpp.spell import spell_cast, spell_load, spell_op
 from stax.codegen.cpp.types import NARROW, literal, value_type
 from stax.ir.expr import Expr
-from stax.ir.kernel import Kernel
+from stax.ir.kernel import Kernel, Statement
 from stax.ir.value import Value, load_parts, local, rebuild, rewrite, walk
 
 
 @dataclass(frozen=True)
 class Known:
-    """A value at hand: its text, and the depth of the loop in which the text is valid (0: outside all loops)."""
+    """A value at hand: its text, and the depth of the loop in which the text is valid (0: outside all loops). ``stored``: the
+    text to store, which for a narrow float is its value before rounding, because a store rounds."""
 
     text: str
     depth: int
+    stored: str
 
 
 @dataclass
@@ -48,7 +50,12 @@ class Names:
         return f"{prefix}{number}"
 
     def set_local(self, name: str, dtype: str, text: str, depth: int) -> None:
-        self.known[local(name, dtype).key] = Known(text, depth)
+        self.known[local(name, dtype).key] = Known(text, depth, text)
+
+    def name_statement(self, s: Statement) -> Known:
+        """The local of a statement whose body was placed; returns it."""
+        self.known[local(s.name, s.dtype).key] = found = self.known[s.body.key]
+        return found
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,8 @@ def _declare(node: Value, loops: Loops, names: Names, lines: list[list[str]]) ->
     if node.op == "local":
         raise AssertionError(f"local {node.attr[0]} is not at hand here")
     if node.op == "const":
-        names.known[node.key] = Known(_constant(node.attr[0], node.dtype), 0)
+        text = _constant(node.attr[0], node.dtype)
+        names.known[node.key] = Known(text, 0, text)
         return
     args = [names.known[a.key] for a in _operands(node)]
     texts = tuple(a.text for a in args)
@@ -96,10 +104,11 @@ def _declare(node: Value, loops: Loops, names: Names, lines: list[list[str]]) ->
         return
     text = _text(node, texts, names)
     if text in texts or (node.op == "index" and _is_short(text)):
-        names.known[node.key] = Known(text, depth)
+        names.known[node.key] = Known(text, depth, text)
         return
     name = names.fresh("t")
-    names.known[node.key] = Known(name, depth)
+    rounds = node.op == "cast" and node.dtype in NARROW and node.args[0].dtype == "float32"
+    names.known[node.key] = Known(name, depth, texts[0] if rounds else name)
     lines[depth].append(f"const {value_type(node.dtype)} {name} = {text};")
 
 
@@ -142,7 +151,7 @@ def _bound(node: Value, text: str, names: Names, depth: int) -> list[str]:
     check = names.fresh("ok")
     number = min(int(check[2:]), 63)
     names.checks[node.key] = check
-    names.known[node.key] = Known(text, depth)
+    names.known[node.key] = Known(text, depth, text)
     extent = spell_factor(_expr(node), names.kernel.ranges)
     return [
         f"const bool {check} = (uint64_t){text} < (uint64_t){extent};",
