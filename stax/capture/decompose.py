@@ -8,7 +8,8 @@ would accept an index out of range.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,7 +50,7 @@ INDEXING = (
     "pixel_shuffle pixel_unshuffle channel_shuffle diag_embed rot90 im2col "
     "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
     "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d "
-    "grid_sampler_2d affine_grid_generator linspace logspace _adaptive_avg_pool2d"
+    "grid_sampler_2d affine_grid_generator logspace _adaptive_avg_pool2d"
 )
 
 # Products that are sums of products, or several library calls.
@@ -67,6 +68,8 @@ def decompositions() -> Decompositions:
     table: dict[object, Callable[..., object]] = {
         op: fn for op, fn in get_decompositions(packets).items() if not str(op).endswith("out")
     }
+    for op, dtypes in _exact(aten):
+        table[op] = only_for(dtypes, table[op])
     table[aten._scaled_dot_product_flash_attention_for_cpu.default] = flash_attention_cpu
     table[aten._scaled_dot_product_flash_attention_for_cpu_backward.default] = (
         flash_attention_cpu_backward
@@ -76,6 +79,31 @@ def decompositions() -> Decompositions:
     table[aten._scaled_dot_product_cudnn_attention.default] = cudnn_attention
     table[aten.native_batch_norm.default] = native_batch_norm
     return table
+
+
+WIDE = (torch.float32, torch.float64)
+
+
+def _exact(aten: Any) -> Iterator[tuple[object, tuple[torch.dtype, ...]]]:
+    """Formulas that agree with eager for some dtypes alone: of bytes eager interpolates in fixed point, and of halves it
+    computes sample positions in float32."""
+    for name in (
+        "upsample_linear1d",
+        "upsample_bilinear2d",
+        "upsample_trilinear3d",
+        "upsample_bicubic2d",
+    ):
+        yield getattr(aten, name).default, (*WIDE, *HALVES)
+    yield aten.grid_sampler_2d.default, WIDE
+
+
+def only_for(dtypes: tuple[torch.dtype, ...], fn: Callable[..., object]) -> Callable[..., object]:
+    """``fn`` where the first argument has one of these dtypes; elsewhere the operator stays whole."""
+
+    def chosen(x: Tensor, *args: object, **kwargs: object) -> object:
+        return fn(x, *args, **kwargs) if x.dtype in dtypes else NotImplemented
+
+    return chosen
 
 
 def native_batch_norm(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stax.ir.dtypes import DTYPES
+from stax.ir.dtypes import DTYPES, accumulator
 from stax.ir.expr import Expr, const, product
 from stax.ir.ranges import nonneg
 from stax.ir.value import Value, cast, constant, index, scalar, where
 from stax.lower import views
 from stax.lower.build import Call, Declined, Rule, Table
 from stax.lower.pointwise import both
-from stax.lower.scalars import Number, Operand, add, mul, number, operand_value, read
+from stax.lower.scalars import Number, Operand, add, div, mul, number, operand_value, read, sub
 from stax.lower.view import wrap_dim
 from stax.lower.views import View, axis
 
@@ -65,6 +65,18 @@ def arange(
     wide = "float64" if c.out.device == "cpu" or c.out.dtype == "float64" else "float32"
     place = mul(number(axis(0), wide), number(step, wide))
     return c.fill(cast(add(number(start, wide), place), c.out.dtype))
+
+
+def linspace(c: Call, start: Number, end: Number, steps: int, **unused: object) -> View:
+    """From both ends to the middle, as eager does, so that the last element is ``end``."""
+    wide = accumulator(c.out.dtype) if DTYPES[c.out.dtype].is_float else "float32"
+    first, last = number(start, wide), number(end, wide)
+    if steps == 1:
+        return c.fill(cast(first, c.out.dtype))
+    step = div(sub(last, first), number(steps - 1, wide))
+    near = add(first, mul(step, number(axis(0), wide)))
+    far = sub(last, mul(step, number(const(steps - 1) - axis(0), wide)))
+    return c.fill(cast(where(less(axis(0), steps // 2), near, far), c.out.dtype))
 
 
 def arange_end(c: Call, end: Operand, **unused: object) -> View | Declined:
@@ -217,6 +229,7 @@ RULES: Table = {
     "aten.arange.start": arange,
     "aten.arange.start_step": arange,
     "prims.iota.default": iota,
+    "aten.linspace.default": linspace,
     "aten.eye.default": eye,
     "aten.eye.m": eye,
     "aten.tril.default": triangle(lambda gap, diagonal: scalar("le", gap, diagonal)),

@@ -20,9 +20,9 @@ from stax.lower.scalars import read
 from stax.lower.view import RULES as VIEW_RULES
 from stax.lower.views import View, whole
 
-# No loop computes in these: torch does. Views of them are index maps like any other.
-FOREIGN_DTYPES = frozenset(
-    "complex64 complex128 float8_e4m3fn float8_e5m2 uint16 uint32 uint64".split()
+# What loops compute in. Every other dtype is torch's; views of it are index maps like any other.
+NATIVE_DTYPES = frozenset(
+    "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64".split()
 )
 
 # Assertions about sizes and metadata that the guards already hold.
@@ -131,7 +131,7 @@ def _foreign(call: Call, args: list[object]) -> str:
         return ""
     metas = call.meta if isinstance(call.meta, tuple) else (call.meta,)
     found = {m.dtype for m in metas if isinstance(m, Meta)} | {v.dtype for v in _views(args)}
-    foreign = sorted(found & FOREIGN_DTYPES)
+    foreign = sorted(found - NATIVE_DTYPES)
     return f"{call.op} of {foreign[0]}" if foreign else ""
 
 

@@ -167,3 +167,24 @@ def test_table() -> None:
     ):
         packet = getattr(aten, name)
         assert not [o for o in packet.overloads() if getattr(packet, o) in table], name
+
+
+def test_bytes_are_interpolated_by_torch() -> None:
+    """Eager does it in fixed point."""
+    x = torch.arange(48, dtype=torch.uint8).view(1, 3, 4, 4) * 5
+    check(lambda x: F.interpolate(x, size=(7, 5), mode="bilinear"), [x])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_grid_sample(mode: str, dtype: torch.dtype) -> None:
+    x, grid = numbers(2, 3, 5, 6, dtype=dtype), numbers(2, 4, 7, 2, seed=1).tanh().to(dtype)
+    check(lambda x, g: F.grid_sample(x, g, mode=mode, align_corners=False), [x, grid], scale=4)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.int64, torch.bfloat16], ids=str
+)
+def test_linspace(dtype: torch.dtype) -> None:
+    check(lambda x: x + torch.linspace(1, 50, 13, dtype=dtype), [torch.zeros(13, dtype=dtype)])
+    check(lambda x: x + torch.linspace(-2, 9, 1, dtype=dtype), [torch.zeros(1, dtype=dtype)])
