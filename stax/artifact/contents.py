@@ -15,10 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload, OpOverloadPacket
 
 from stax.artifact.sources import code_digest
 from stax.base.digest import digest
@@ -100,16 +101,10 @@ class Contents:
     def _container(self, value: Any, where: str) -> Data:
         kind = type(value).__qualname__
         if isinstance(value, Mapping):
-            items = value.items()
-            return kind, [
-                (
-                    self.of(k, where),
-                    self.of(v, f"{where}[{k!r}]" if type(k) in (str, int) else where),
-                )
-                for k, v in items
-                if k not in VOLATILE
-            ]
-        parts = [self.of(v, f"{where}[{i}]") for i, v in enumerate(value)]
+            kept = [kv for kv in cast("Mapping[Any, Any]", value).items() if kv[0] not in VOLATILE]
+            return kind, [(self.of(k, where), self.of(v, f"{where}[{k!r}]")) for k, v in kept]
+        members = cast("Sequence[Any]", value)
+        parts = [self.of(v, f"{where}[{i}]") for i, v in enumerate(members)]
         if isinstance(value, (set, frozenset)):
             return kind, sorted(digest(p) for p in parts)
         return kind, parts
@@ -128,29 +123,22 @@ class Contents:
         return "tensor", tensor_data(value), content
 
     def _object(self, value: Any, where: str) -> Data:
-        cls = type(value)
+        cls = cast("type[object]", type(value))
         name = f"{cls.__module__}:{cls.__qualname__}"
         if cls in _EXACT:
             return name, _EXACT[cls](value)
-        if isinstance(
-            value, (BuiltinFunctionType, torch._ops.OpOverload, torch._ops.OpOverloadPacket)
-        ):
+        if isinstance(value, (BuiltinFunctionType, OpOverload, OpOverloadPacket)):
             return "builtin", str(value.__name__)
-        if callable(getattr(value, "to_dict", None)) and not self._is_external(cls.__module__):
-            with contextlib.suppress(TypeError, NotImplementedError):
-                return name, self.of(value.to_dict(), where)
         if name in _INERT:
             return "inert", name
         if isinstance(value, io.IOBase) or hasattr(cls, "__next__"):
             raise _unsafe(where, value, "its state can not be read")
-        state = getattr(value, "__dict__", None)
+        state = cast("dict[str, Any] | None", getattr(value, "__dict__", None))
         slots = [s for c in cls.__mro__ for s in _slots(c) if hasattr(value, s)]
         if state is None and not slots:
             raise _unsafe(where, value, "its state can not be read")
-        data = [
-            (k, self.of(v, f"{where}.{k}")) for k, v in (state or {}).items() if k not in VOLATILE
-        ]
-        data += [(s, self.of(getattr(value, s), f"{where}.{s}")) for s in slots]
+        held = [*(state or {}).items(), *((s, getattr(value, s)) for s in slots)]
+        data = [(k, self.of(v, f"{where}.{k}")) for k, v in held if k not in VOLATILE]
         return "object", self.class_label(cls), data
 
     def _is_external(self, module: str | None) -> bool:
@@ -273,7 +261,7 @@ class Contents:
         """Names, classes, modes and hooks."""
         return [
             (name, self.class_label(type(m)), m.training, self._hooks(m))
-            for name, m in root.named_modules(remove_duplicate=False)
+            for name, m in _modules(root, every=True)
         ]
 
     def _hooks(self, module: nn.Module) -> Data:
@@ -284,8 +272,13 @@ class Contents:
         """Plain attributes and configurations, by value."""
         return [
             (name, [(k, self.of(v, f"{where}.{name}.{k}")) for k, v in attributes(m)])
-            for name, m in root.named_modules()
+            for name, m in _modules(root)
         ]
+
+
+def _modules(root: nn.Module, *, every: bool = False) -> list[tuple[str, nn.Module]]:
+    """Submodules by name; ``every``: also under further names of the same one."""
+    return cast("list[tuple[str, nn.Module]]", [*root.named_modules(remove_duplicate=not every)])
 
 
 _MACHINERY = frozenset(
@@ -350,12 +343,12 @@ def _is_installed(root: str) -> bool:
 
 def _is_constant(value: Any) -> bool:
     if isinstance(value, (tuple, list, set, frozenset)):
-        return all(_is_constant(v) for v in value)
+        return all(_is_constant(v) for v in cast("Sequence[Any]", value))
     return value is None or isinstance(value, (bool, int, float, str, Enum, torch.dtype))
 
 
 def _slots(cls: type) -> tuple[str, ...]:
-    slots = cls.__dict__.get("__slots__", ())
+    slots: str | Sequence[str] = cls.__dict__.get("__slots__", ())
     names = (slots,) if isinstance(slots, str) else tuple(slots)
     return tuple(n for n in names if n not in ("__dict__", "__weakref__"))
 
@@ -363,16 +356,20 @@ def _slots(cls: type) -> tuple[str, ...]:
 def _torch_text(value: Any) -> Data:
     if isinstance(value, torch.device):
         return "device", value.type
+    if isinstance(value, slice):
+        return "slice", repr(cast("object", value))
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
         return type(value).__name__, str(value)
-    if isinstance(value, (complex, range, slice)) or value is Ellipsis or value is NotImplemented:
+    if value is Ellipsis or value is NotImplemented or isinstance(value, (complex, range)):
         return type(value).__name__, repr(value)
     return None
 
 
-_EXACT: Mapping[type, Any] = {
-    re.Pattern: lambda p: (p.pattern, p.flags),
-}
+def _pattern(value: re.Pattern[str]) -> Data:
+    return value.pattern, value.flags
+
+
+_EXACT: Mapping[type, Any] = {re.Pattern: _pattern}
 _INERT = frozenset(
     {
         "logging:Logger",

@@ -54,4 +54,4 @@ def _callable(fn: Any, module: nn.Module | None, contents: Contents) -> object:
         return "module"
     if isinstance(fn, MethodType) and module is not None and isinstance(fn.__func__, FunctionType):
         return "method", contents.function_label(fn.__func__, type(module))
-    return contents.of(fn, getattr(fn, "__qualname__", type(fn).__qualname__))
+    return contents.of(fn, str(getattr(fn, "__qualname__", type(fn).__qualname__)))

@@ -47,7 +47,7 @@ class Sizes:
         except Unsupported as reason:
             return const(int(self._fix(e, str(reason))))
 
-    def _fix(self, e: sympy.Basic, where: str) -> Any:
+    def _fix(self, e: Any, where: str) -> Any:
         """The value of ``e`` at capture; every symbol in it keeps its value from here on."""
         assert self._env is not None
         unknown = [s for s in e.free_symbols if s not in self.names]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stax.base.errors import CaptureError
@@ -101,7 +102,7 @@ class Inputs:
                 shape, strides = symbolic(real, self._env, text)
             else:
                 shape, strides = concrete(real)
-            fake = make_fake(shape, strides, real.storage_offset(), real.dtype, device)
+            fake = make_fake(shape, strides, int(real.storage_offset()), real.dtype, device)
             fake.requires_grad_(real.requires_grad)
         name = self._unique({"parameter": "p_", "buffer": "b_"}.get(source, "") + key)
         value = Value(None, (), {}, Geometry.of(fake), "", name=name)
@@ -129,9 +130,7 @@ def check_plain(tensor: Tensor, text: str) -> None:
         found = "a quantized tensor"
     elif tensor.is_conj() or tensor.is_neg():
         found = "a lazily conjugated or negated tensor"
-    elif torch._is_functional_tensor(tensor) or torch._C._functorch.is_functorch_wrapped_tensor(
-        tensor
-    ):
+    elif is_functorch_wrapped_tensor(tensor):
         found = "a tensor of another transform"
     elif type(tensor) not in (Tensor, torch.nn.Parameter, torch.nn.Buffer):
         found = f"the subclass {type(tensor).__name__}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from stax.base.errors import CaptureError
 
 
-def find_module(fn: Callable[..., Any]) -> torch.nn.Module | None:
+def find_module(fn: Any) -> torch.nn.Module | None:
     """The module whose parameters are the callable's own: fn itself, or the self of a bound method of one."""
     while isinstance(fn, functools.partial):
         fn = fn.func
@@ -68,37 +69,87 @@ def swapped(
     """While open, every parameter and buffer of ``module`` is ``fake_of(name, tensor, source)``. Names and order are those
     of named_parameters and named_buffers; ties stay ties. Raises CaptureError when the program left fakes behind."""
     owners = dict(module.named_modules())
-    places = [
-        (owner._parameters if source == "parameter" else owner._buffers, leaf, tensor, source, name)
-        for source in ("parameter", "buffer")
-        for prefix, owner in owners.items()
-        for leaf, tensor in (owner._parameters if source == "parameter" else owner._buffers).items()
-        if tensor is not None
-        for name in [f"{prefix}.{leaf}" if prefix else leaf]
+    saved = [
+        _Saved(o, dict(o.__dict__), dict(o._parameters), dict(o._buffers)) for o in owners.values()
     ]
-    lent = [fake_of(name, tensor, source) for _, _, tensor, source, name in places]
-    for (table, leaf, *_), fake in zip(places, lent):
-        table[leaf] = fake
+    lent: dict[int, Tensor] = {}
+    for source in ("parameter", "buffer"):
+        for prefix, owner in owners.items():
+            for leaf, tensor in _table(owner, source).items():
+                if tensor is not None:
+                    lent[id(tensor)] = fake_of(_join(prefix, leaf), tensor, source)
     try:
+        for one in saved:
+            one.owner._parameters.update(_lend(one.parameters, lent))
+            one.owner._buffers.update(_lend(one.buffers, lent))
         yield
-        _check_unchanged(places, lent, owners)
+        for prefix, one in zip(owners, saved):
+            _check_unchanged(prefix, one, lent)
     finally:
-        for table, leaf, tensor, *_ in places:
-            table[leaf] = tensor
+        for one in saved:
+            one.restore()
 
 
-def _check_unchanged(places: Any, lent: list[Tensor], owners: dict[str, torch.nn.Module]) -> None:
-    for (table, leaf, _, source, name), fake in zip(places, lent):
-        if table.get(leaf) is not fake:
-            raise CaptureError(
-                f"the program replaces {source} {name}",
-                hint=f"write it in place: self.{leaf}.copy_(...)",
-            )
-    for prefix, owner in owners.items():
-        for key, value in owner.__dict__.items():
-            if isinstance(value, FakeTensor):
-                name = f"{prefix}.{key}" if prefix else key
+@dataclass(frozen=True)
+class _Saved:
+    """What a module held before the trace."""
+
+    owner: torch.nn.Module
+    attributes: dict[str, Any]
+    parameters: dict[str, Any]
+    buffers: dict[str, Any]
+
+    def restore(self) -> None:
+        for table, held in (
+            (self.owner._parameters, self.parameters),
+            (self.owner._buffers, self.buffers),
+        ):
+            table.clear()
+            table.update(held)
+        for key, value in list(self.owner.__dict__.items()):
+            if not _fakes_in(value):
+                continue
+            if isinstance(value, list) and self.attributes.get(key) is value:
+                value[:] = [v for v in value if not isinstance(v, FakeTensor)]
+                continue
+            del self.owner.__dict__[key]
+            self.owner.__dict__.update({k: v for k, v in self.attributes.items() if k == key})
+
+
+def _fakes_in(value: Any) -> list[Tensor]:
+    """A fake tensor, or those in a list, tuple or dict."""
+    inside = value.values() if isinstance(value, dict) else value
+    many = inside if isinstance(value, (list, tuple, dict)) else (value,)
+    return [v for v in many if isinstance(v, FakeTensor)]
+
+
+def _table(owner: torch.nn.Module, source: str) -> dict[str, Any]:
+    return owner._parameters if source == "parameter" else owner._buffers  # type: ignore[return-value]
+
+
+def _lend(held: dict[str, Any], lent: dict[int, Tensor]) -> dict[str, Any]:
+    return {leaf: lent[id(tensor)] for leaf, tensor in held.items() if tensor is not None}
+
+
+def _check_unchanged(prefix: str, one: _Saved, lent: dict[int, Tensor]) -> None:
+    """Raises CaptureError for a parameter, buffer or attribute that the program set to a tensor of the trace."""
+    for source, held in (("parameter", one.parameters), ("buffer", one.buffers)):
+        expected = held | _lend(held, lent)
+        for leaf, tensor in _table(one.owner, source).items():
+            if tensor is not expected.get(leaf):
                 raise CaptureError(
-                    f"the program keeps a tensor in attribute {name}",
-                    hint="register it as a buffer and write it in place, or return it",
+                    f"the program replaces {source} {_join(prefix, leaf)}",
+                    hint=f"write it in place: self.{leaf}.copy_(...)",
                 )
+    stand_ins = {id(v) for v in lent.values()}
+    for key, value in one.owner.__dict__.items():
+        # NOTE: torch's recurrent modules keep a list of their own parameters, which stand-ins may pass through.
+        if any(id(v) not in stand_ins for v in _fakes_in(value)):
+            raise CaptureError(
+                f"the program keeps a tensor in attribute {_join(prefix, key)}",
+                hint="register it as a buffer and write it in place, or return it",
+            )
+
+
+def _join(prefix: str, leaf: str) -> str:
+    return f"{prefix}.{leaf}" if prefix else leaf

@@ -132,16 +132,16 @@ class Recorder(TorchDispatchMode):
 
     # -- the plain case
     def _record(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        values = rebuild((args, kwargs), self._value_or_leaf)
+        held, named = rebuild(args, self._value_or_leaf), rebuild(kwargs, self._value_or_leaf)
         out = func(*args, **kwargs)
         if isinstance(out, Tensor):
             if self.memory.find(out) is None:
                 value = self._moved_literal(func, args, out)
-                value = value or self._add(func, *values, Geometry.of(out))
+                value = value or self._add(func, held, named, Geometry.of(out))
                 self._bind(out, value, func, args, kwargs)
         elif isinstance(out, (tuple, list)) and any(isinstance(o, Tensor) for o in out):
             shape = tuple(Geometry.of(o) if isinstance(o, Tensor) else None for o in out)
-            whole = self._add(func, *values, shape)
+            whole = self._add(func, held, named, shape)
             self._bind_items(out, whole, func, args, kwargs)
         return out
 

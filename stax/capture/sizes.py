@@ -9,9 +9,9 @@ from typing import Any
 import sympy
 import torch
 from torch import Tensor
-from torch._guards import Source
+from torch._guards import SLoc, Source
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, SLoc
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 
 class Fakes(FakeTensorMode):

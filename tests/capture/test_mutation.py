@@ -346,3 +346,26 @@ def test_a_buffer_that_is_replaced_is_refused_and_put_back() -> None:
     with pytest.raises(CaptureError, match="replaces buffer count"):
         capture(module, torch.ones(1))
     assert type(module.count) is Tensor and module.count.item() == 0
+
+
+def test_a_tensor_kept_in_an_attribute_is_refused_and_dropped() -> None:
+    class Keeper(torch.nn.Module):
+        last: Tensor | None = None
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.last = x + 1
+            return x
+
+    class Lister(Keeper):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[Tensor] = []
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen.append(x + 1)
+            return x
+
+    for module in (Keeper(), Lister()):
+        with pytest.raises(CaptureError, match="keeps a tensor in attribute"):
+            capture(module, torch.ones(1))
+        assert module.last is None
