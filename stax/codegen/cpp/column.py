@@ -1,7 +1,7 @@
-"""Column plans: the innermost loop runs along an outer axis, in blocks when values must be kept for each of its points.
+"""Column plans: a reduction whose innermost loop runs along an outer axis, in blocks of points.
 
-Without reduced axes this is a plain pointwise nest. With them, each point of a block has its own accumulator in an
-array, and the reduced loops stand outside the lane loop, so that memory is walked along the contiguous outer axis.
+Each point of a block has its own accumulator in an array, and the reduced loops stand outside the lane loop, so that memory
+is walked along the contiguous outer axis.
 """
 
 from __future__ import annotations
@@ -23,10 +23,6 @@ from stax.ir.program import Axis
 from stax.ir.ranges import positive
 from stax.ir.value import local, walk
 
-# Points in one block of a pointwise loop that is shared among threads along its lane axis.
-SHARE = 16384
-# Fewer outer points than this are not enough to share among threads.
-_FEW = 64
 # Blocks, at the least, of a reduction that is shared among threads, and the least points of such a block: a cache line.
 _SHARES = 16
 _LEAST = 16
@@ -34,8 +30,7 @@ _LEAST = 16
 
 def print_column(kernel: Kernel, plan: Plan, names: Names) -> Lines:
     """The loops of the whole kernel, at function level."""
-    if plan.lane is None:
-        return _single(kernel, plan, names)
+    assert plan.lane is not None
     block = _block(kernel, plan, plan.lane)
     loops = len(plan.outer) + (block > 0)
     shared = len(plan.outer) if plan.parallel == "outer" else 0
@@ -58,15 +53,7 @@ def print_column(kernel: Kernel, plan: Plan, names: Names) -> Lines:
     head = parallel(max(loops, 1), plan.work, kernel.bounds_checked, ranges)
     if plan.parallel == "outer" and loops:
         nest.insert(0, head)
-    elif plan.parallel == "outer" and not kernel.reduce_axes:
-        nest = _flat(head, body)
     return [*(levels[0] if levels else []), *nest]
-
-
-def _flat(head: str, body: Lines) -> Lines:
-    """One loop alone: shared among the threads and vectorised by one pragma."""
-    at = next(i for i, line in enumerate(body) if line.startswith("#pragma omp simd"))
-    return [*body[:at], head.replace("parallel for", "parallel for simd"), *body[at + 1 :]]
 
 
 def _add(levels: list[Lines], body: Lines, lines: list[Lines]) -> None:
@@ -82,26 +69,10 @@ def _block(kernel: Kernel, plan: Plan, lane: Axis) -> int:
     """Points in one block of the lane axis; 0 for one block of them all."""
     length = lane.extent.evaluate(kernel.hints)
     outer = product(a.extent for a in plan.outer).evaluate(kernel.hints)
-    if not kernel.reduce_axes:
-        shared = plan.parallel == "outer" and plan.outer and outer < _FEW
-        return SHARE if shared and length >= 2 * SHARE else 0
     block = BLOCK
     while plan.parallel == "outer" and block > _LEAST and outer * length < _SHARES * block:
         block //= 2
     return 0 if lane.extent.is_const and length <= block else block
-
-
-def _single(kernel: Kernel, plan: Plan, names: Names) -> Lines:
-    """A kernel without axes: one value of everything."""
-    lines: Lines = []
-    for stage in plan.stages:
-        for s in stage.x:
-            lines.extend(place([s.body], Loops(()), names)[0])
-            names.name_statement(s)
-        for s, store in stage.x_stores:
-            known = names.known[local(s.name, s.dtype).key]
-            lines.append(store_line(kernel, s, store, known))
-    return lines
 
 
 class _Column:

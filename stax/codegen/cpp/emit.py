@@ -14,6 +14,7 @@ from stax.base.target import Target
 from stax.codegen.cpp.column import print_column
 from stax.codegen.cpp.index import spell_expr
 from stax.codegen.cpp.plan import plan
+from stax.codegen.cpp.pointwise import print_pointwise
 from stax.codegen.cpp.prelude import prelude
 from stax.codegen.cpp.row import print_row
 from stax.codegen.cpp.tile import print_tile
@@ -27,7 +28,12 @@ from stax.ir.source import Config, Param, Source
 _NAME_LIMIT = 80
 _DECLARATION = re.compile(r" *const \w+ (t\d+) =")
 _VALUE = re.compile(r"\bt\d+\b")
-PRINTERS = {"row": print_row, "column": print_column, "tile": print_tile}
+PRINTERS = {
+    "row": print_row,
+    "column": print_column,
+    "pointwise": print_pointwise,
+    "tile": print_tile,
+}
 
 
 def emit(kernel: Kernel, target: Target) -> Source:

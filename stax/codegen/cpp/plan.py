@@ -1,7 +1,7 @@
 """What the loops of a kernel will be: their order, the lane axis, and how threads share the work.
 
 The *lane* axis is the innermost loop, the one that vectorises: a reduced axis in a "row" plan, an outer axis in a "column" plan.
-A kernel without reduced axes has a column plan, or a "tile" plan when it reads some memory across the lane axis.
+A kernel without reduced axes has a "pointwise" plan, or a "tile" plan when it reads some memory across the lane axis.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FEW_POINTS = 16
 
 @dataclass(frozen=True)
 class Plan:
-    """``kind``: "row", "column" or "tile". ``outer`` and ``reduce`` are loop orders; ``lane`` is in neither, but the last of
+    """``kind``: "row", "column", "pointwise" or "tile". ``outer`` and ``reduce`` are loop orders; ``lane`` is in neither, but the last of
     ``reduce`` in a row plan; None without any axis. ``work``: operations in all.
 
     ``parallel``: "none", "outer" (threads share the outer points) or "parts" (they share loop ``cut`` of each reduction).
@@ -89,7 +89,7 @@ def _with_tiles(kernel: Kernel, found: Plan, lane: Axis) -> Plan:
 
 def _lane(kernel: Kernel) -> tuple[str, Axis | None]:
     if not kernel.reduce_axes:
-        return "column", _best(kernel, kernel.axes)
+        return "pointwise", _best(kernel, kernel.axes)
     fixed_order = any(s.combine in ("argmax", "argmin") for s in kernel.statements)
     row = kernel.reduce_axes[-1] if fixed_order else _best(kernel, kernel.reduce_axes)
     column = _best(kernel, kernel.axes)
