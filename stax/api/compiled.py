@@ -63,12 +63,12 @@ class Compiled:
         self._compilations = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled() and self._wants_grad(args, kwargs):
-            return self._needs_training(args, kwargs)
         found = self._dispatcher.lookup(args, kwargs)
-        if type(found) is Hit:
-            return found.entry.call(found.inputs, found.symbols)
-        return self._missed(args, kwargs)
+        if type(found) is not Hit:
+            return self._missed(args, kwargs)
+        if torch.is_grad_enabled() and any(x.requires_grad for x in found.inputs):
+            return self._needs_training(args, kwargs)
+        return found.entry.call(found.inputs, found.symbols)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """A decorated method binds like the function it wraps."""
@@ -126,6 +126,8 @@ class Compiled:
     # -- misses
 
     def _missed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if torch.is_grad_enabled() and self._wants_grad(args, kwargs):
+            return self._needs_training(args, kwargs)
         with self._lock:
             found = self._dispatcher.lookup(args, kwargs)
             if isinstance(found, Hit):
