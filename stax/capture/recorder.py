@@ -57,6 +57,8 @@ class Recorder(TorchDispatchMode):
         if func is _DEVICE:
             return args[0].device if not isinstance(args[0], FakeTensor) else args[0].fake_device
         watcher = sys.getprofile()
+        if watcher is None:
+            return self._dispatch(func, args, kwargs or {})
         sys.setprofile(None)
         try:
             return self._dispatch(func, args, kwargs or {})
