@@ -26,8 +26,8 @@ from stax.ir.ranges import positive
 from stax.ir.source import Config, Param, Source
 
 _NAME_LIMIT = 80
-_DECLARATION = re.compile(r" *const \w+ (t\d+) =")
-_VALUE = re.compile(r"\bt\d+\b")
+_DECLARATION = re.compile(r" *const \w+ ([ct]\d+) =")
+_VALUE = re.compile(r"\b[ct]\d+\b")
 PRINTERS = {
     "row": print_row,
     "column": print_column,

@@ -7,6 +7,7 @@ A kernel without reduced axes has a "pointwise" plan, or a "tile" plan when it r
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from stax.codegen.cpp.cost import work
@@ -25,6 +26,8 @@ BLOCK = 256
 # Side of a square of a tile plan, and the points from which it pays: what fits the cache needs none.
 TILE = 32
 TILED_POINTS = 16_384
+# A lane axis of fewer points fills no vectors.
+SHORT = 16
 # Fewer outer points than this leave threads idle: a long reduction is then cut into parts instead.
 FEW_POINTS = 16
 
@@ -73,7 +76,7 @@ def _with_tiles(kernel: Kernel, found: Plan, lane: Axis) -> Plan:
         v
         for s in kernel.statements
         for v in s.body.loads
-        if len(v.args) == 1 and v.args[0].op == "index" and _step(v.args[0].attr[0], lane) < 0
+        if len(v.args) == 1 and v.args[0].op == "index" and _jumps(v.args[0].attr[0], lane)
     ]
     best: tuple[int, Axis | None, tuple[Value, ...]] = (0, None, ())
     for axis in found.outer:
@@ -85,6 +88,10 @@ def _with_tiles(kernel: Kernel, found: Plan, lane: Axis) -> Plan:
         return found
     outer = tuple(a for a in found.outer if a != across)
     return replace(found, kind="tile", outer=outer, across=across, tiled=tiled)
+
+
+def _jumps(offset: object, lane: Axis) -> bool:
+    return _worth(_step(offset, lane)) < 0
 
 
 def _lane(kernel: Kernel) -> tuple[str, Axis | None]:
@@ -107,26 +114,40 @@ def _best(kernel: Kernel, axes: tuple[Axis, ...]) -> Axis | None:
     return best
 
 
-def _score(kernel: Kernel, axis: Axis) -> int:
-    """Accesses that are contiguous along the axis, less those that jump. Accesses of the inner space count double."""
-    total = 0
-    for s in kernel.statements:
-        weight = 2 if s.space == "xr" else 1
-        total += weight * sum(
-            _step(v.args[0].attr[0], axis) for v in s.body.loads if v.args[0].op == "index"
-        )
-        total += (weight if s.combine is None else 1) * sum(
-            _step(store.offset, axis) for store in s.stores
-        )
-    return total
+def _score(kernel: Kernel, axis: Axis) -> float:
+    """How much memory is walked well along the axis, less what is walked in jumps; less, too, for a short axis."""
+    extents = {a.name: a.extent.evaluate(kernel.hints) for a in (*kernel.axes, *kernel.reduce_axes)}
+    offsets = [
+        v.args[0].attr[0]
+        for s in kernel.statements
+        for v in s.body.loads
+        if v.args[0].op == "index"
+    ]
+    offsets += [store.offset for s in kernel.statements for store in s.stores]
+    total = 0.0
+    for offset in offsets:
+        assert isinstance(offset, Expr)
+        touched = prod(extents[name] for name in offset.symbols if name in extents)
+        total += touched * _worth(_step(offset, axis))
+    return total * min(1.0, extents[axis.name] / SHORT)
 
 
-def _step(offset: object, axis: Axis) -> int:
+def _worth(step: int | None) -> float:
+    """Of a step between neighbours on the lane axis: contiguous is best, and a small step still shares cache lines."""
+    if step == 0:
+        return 0.0
+    if step is None or not 0 < step <= 4:
+        return -1.0
+    return 1.0 if step == 1 else 0.25
+
+
+def _step(offset: object, axis: Axis) -> int | None:
+    """The constant step of an offset along the axis; None for another one."""
     assert isinstance(offset, Expr)
     if axis.name not in offset.symbols:
         return 0
     split = offset.linear(Atom("sym", axis.name))
-    return 1 if split is not None and split[0] == 1 else -1
+    return split[0].value if split is not None and split[0].is_const else None
 
 
 def _parallel(kernel: Kernel, found: Plan) -> dict[str, Any]:

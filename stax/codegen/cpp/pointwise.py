@@ -77,6 +77,7 @@ def _statements(
     axes = (*(a.name for a in plan.outer), lane.name)
     whole = piece == Piece(const(0), lane.extent)
     loops = Loops(axes, shared)
+    # Each piece has its own names: the same local can be another value there.
     inner = names.inner()
     lines: list[Lines] = [[] for _ in range(len(axes) + 1)]
     stores: Lines = []
@@ -88,7 +89,6 @@ def _statements(
     for s, store in (pair for stage in plan.stages for pair in stage.x_stores):
         known = inner.known[local(s.name, s.dtype).key]
         stores.append(store_line(kernel, s, store, known))
-    names.absorb(inner, len(plan.outer))
     return [*lines[:-1], [*lines[-1], *stores]]
 
 

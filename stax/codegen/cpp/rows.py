@@ -80,7 +80,8 @@ def choose_rows(
     taken: set[str] = set()
     for s in kernel.statements:
         users = _users(s, stages, inlined)
-        if len(users) < 2 or sum(operations(v) for v in walk(s.body)) < WORTH_KEEPING:
+        cost = sum(operations(v) for v in walk(inline_locals(s.body, inlined)))
+        if len(users) < 2 or cost < WORTH_KEEPING:
             continue
         store = _overwritten(kernel, s, stages[users[0] + 1 :], taken)
         if private and limit is not None and 0 < limit <= ROW_LIMIT:

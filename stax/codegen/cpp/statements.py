@@ -5,7 +5,6 @@ from __future__ import annotations
 from stax.codegen.cpp.accumulator import Accumulator
 from stax.codegen.cpp.index import spell_expr
 from stax.codegen.cpp.nest import Lines
-from stax.codegen.cpp.spell import spell_store
 from stax.codegen.cpp.values import Known
 from stax.ir.expr import const, sym
 from stax.ir.kernel import Kernel, Statement, Store
@@ -27,7 +26,7 @@ def position(kernel: Kernel) -> str:
 def store_line(kernel: Kernel, s: Statement, store: Store, value: Known) -> str:
     """The store of the value of ``s``."""
     where = spell_expr(store.offset, kernel.ranges)
-    return f"{store.pointer}[{where}] = {spell_store(value.stored, s.dtype)};"
+    return f"{store.pointer}[{where}] = {value.stored};"
 
 
 def take(kernel: Kernel, s: Statement, value: Known, lane: str) -> Lines:

@@ -30,7 +30,7 @@ def print_tile(kernel: Kernel, plan: Plan, names: Names) -> Lines:
     for n, load in enumerate(plan.tiled):
         place_in = f"tile{n}[{across.name} - {across.name}_from][{lane.name} - {lane.name}_from]"
         text = spell_load(place_in, load.dtype)
-        names.known[load.key] = Known(text, len(axes), text)
+        names.known[load.key] = Known(text, len(axes), place_in)
         copies.extend(_copy(kernel, load, f"tile{n}", place_in, across, lane))
     lines, stores = _statements(kernel, plan, Loops(axes, shared), names)
     innermost = simd(_over(lane, [*lines[-1], *stores]), kernel.bounds_checked)

@@ -73,6 +73,13 @@ def literal(number: object, dtype: str) -> str:
     return f"({memory_type(dtype)}){whole}" if whole >= 0 else f"({memory_type(dtype)})({whole})"
 
 
+def is_exact(number: object, dtype: str) -> bool:
+    """Whether a narrow float type holds a small whole number, zero or infinity as it is."""
+    assert isinstance(number, (int, float))
+    whole = number == number and abs(number) in (0, 1, 2, 4, 8, math.inf)
+    return whole and (dtype != "float8_e4m3fn" or abs(number) != math.inf)
+
+
 def _float(number: float, dtype: str) -> str:
     tail = "" if dtype == "float64" else "f"
     if tail:

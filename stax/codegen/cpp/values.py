@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stax.codegen.cpp.index import spell_expr, spell_factor
-from stax.codegen.cpp.spell import spell_cast, spell_load, spell_op
-from stax.codegen.cpp.types import NARROW, literal, value_type
+from stax.codegen.cpp.spell import spell_cast, spell_load, spell_op, spell_store
+from stax.codegen.cpp.types import NARROW, is_exact, literal, memory_type, value_type
 from stax.ir.expr import Expr
 from stax.ir.kernel import Kernel, Statement
 from stax.ir.value import Value, load_parts, local, rebuild, rewrite, walk
@@ -16,11 +16,16 @@ from stax.ir.value import Value, load_parts, local, rebuild, rewrite, walk
 @dataclass(frozen=True)
 class Known:
     """A value at hand: its text, and the depth of the loop in which the text is valid (0: outside all loops). ``stored``: the
-    text to store, which for a narrow float is its value before rounding, because a store rounds."""
+    text of the element as memory holds it."""
 
     text: str
     depth: int
     stored: str
+
+
+def known(text: str, depth: int, dtype: str) -> Known:
+    """A value of ``dtype``, of which nothing more is known than its text."""
+    return Known(text, depth, spell_store(text, dtype))
 
 
 @dataclass
@@ -50,7 +55,7 @@ class Names:
         return f"{prefix}{number}"
 
     def set_local(self, name: str, dtype: str, text: str, depth: int) -> None:
-        self.known[local(name, dtype).key] = Known(text, depth, text)
+        self.known[local(name, dtype).key] = known(text, depth, dtype)
 
     def name_statement(self, s: Statement) -> Known:
         """The local of a statement whose body was placed; returns it."""
@@ -94,7 +99,7 @@ def _declare(node: Value, loops: Loops, names: Names, lines: list[list[str]]) ->
         raise AssertionError(f"local {node.attr[0]} is not at hand here")
     if node.op == "const":
         text = _constant(node.attr[0], node.dtype)
-        names.known[node.key] = Known(text, 0, text)
+        names.known[node.key] = known(text, 0, node.dtype)
         return
     args = [names.known[a.key] for a in _operands(node)]
     texts = tuple(a.text for a in args)
@@ -104,12 +109,28 @@ def _declare(node: Value, loops: Loops, names: Names, lines: list[list[str]]) ->
         return
     text = _text(node, texts, names)
     if text in texts or (node.op == "index" and _is_short(text)):
-        names.known[node.key] = Known(text, depth, text)
+        names.known[node.key] = known(text, depth, node.dtype)
         return
     name = names.fresh("t")
-    rounds = node.op == "cast" and node.dtype in NARROW and node.args[0].dtype == "float32"
-    names.known[node.key] = Known(name, depth, texts[0] if rounds else name)
+    names.known[node.key] = known(name, depth, node.dtype)
+    if node.dtype in NARROW:
+        text = _narrow(node, text, texts, name, names, lines[depth])
     lines[depth].append(f"const {value_type(node.dtype)} {name} = {text};")
+
+
+def _narrow(
+    node: Value, text: str, args: Sequence[str], name: str, names: Names, lines: list[str]
+) -> str:
+    """The text of a narrow float; its memory form is the loaded code itself, or rounded from the value before the cast."""
+    if node.op == "load":
+        code = name.replace("t", "c")
+        lines.append(f"const {memory_type(node.dtype)} {code} = {text};")
+        names.known[node.key] = Known(name, names.known[node.key].depth, code)
+        return spell_load(code, node.dtype)
+    if node.op == "cast" and node.args[0].dtype == "float32":
+        stored = spell_store(args[0], node.dtype)
+        names.known[node.key] = Known(name, names.known[node.key].depth, stored)
+    return text
 
 
 def _own_depth(node: Value, loops: Loops) -> int:
@@ -126,7 +147,8 @@ def _own_depth(node: Value, loops: Loops) -> int:
 
 def _constant(number: object, dtype: str) -> str:
     text = literal(number, dtype)
-    return f"stax_round_{NARROW[dtype]}({text})" if dtype in NARROW else text
+    exact = dtype not in NARROW or is_exact(number, dtype)
+    return text if exact else f"stax_round_{NARROW[dtype]}({text})"
 
 
 def _is_short(text: str) -> bool:
@@ -151,7 +173,7 @@ def _bound(node: Value, text: str, names: Names, depth: int) -> list[str]:
     check = names.fresh("ok")
     number = min(int(check[2:]), 63)
     names.checks[node.key] = check
-    names.known[node.key] = Known(text, depth, text)
+    names.known[node.key] = known(text, depth, node.dtype)
     extent = spell_factor(_expr(node), names.kernel.ranges)
     return [
         f"const bool {check} = (uint64_t){text} < (uint64_t){extent};",
@@ -160,18 +182,19 @@ def _bound(node: Value, text: str, names: Names, depth: int) -> list[str]:
 
 
 def _load(node: Value, args: Sequence[str], names: Names) -> str:
-    """``args`` are the texts of the node's operands."""
+    """The element as memory holds it; ``args`` are the texts of the node's operands."""
     pointer, _, mask, other = load_parts(node)
     offset = node.args[0]
     plain = offset.op == "index"
     where = spell_expr(_expr(offset), names.kernel.ranges) if plain else args[0]
-    text = spell_load(f"{pointer}[{where}]", node.dtype)
+    text = f"{pointer}[{where}]"
     conditions = [names.checks[v.key] for v in _bounds_under(offset)]
     if mask is not None:
         conditions.append(args[-1])
     if not conditions:
         return text
-    return f"{' && '.join(conditions)} ? {text} : {_constant(other, node.dtype)}"
+    default = spell_store(_constant(other, node.dtype), node.dtype)
+    return f"{' && '.join(conditions)} ? {text} : {default}"
 
 
 def _bounds_under(index: Value) -> list[Value]:
