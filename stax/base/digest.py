@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
+from typing import Any, Protocol, cast, runtime_checkable
 
 
 def sha256(data: bytes) -> str:
@@ -41,7 +42,7 @@ def _write(value: object, out: list[bytes]) -> None:
         _chunk(b"d", struct.pack(">d", value), out)
     elif isinstance(value, str):
         _chunk(b"s", value.encode("utf-8", "surrogatepass"), out)
-    elif isinstance(value, (bytes, bytearray, memoryview)):
+    elif isinstance(value, (bytes, bytearray)):
         _chunk(b"b", bytes(value), out)
     else:
         _write_compound(value, out)
@@ -49,20 +50,34 @@ def _write(value: object, out: list[bytes]) -> None:
 
 def _write_compound(value: object, out: list[bytes]) -> None:
     if isinstance(value, (tuple, list)):
-        _chunk(b"l", b"".join(canonical(v) for v in value), out)
+        _chunk(b"l", b"".join(map(canonical, _items(value))), out)
     elif isinstance(value, Mapping):
-        items = sorted(canonical(k) + canonical(v) for k, v in value.items())
-        _chunk(b"m", b"".join(items), out)
+        pairs = cast("Mapping[object, object]", value).items()
+        _chunk(b"m", b"".join(sorted(canonical(k) + canonical(v) for k, v in pairs)), out)
     elif isinstance(value, (set, frozenset)):
-        _chunk(b"u", b"".join(sorted(canonical(v) for v in value)), out)
+        _chunk(b"u", b"".join(sorted(map(canonical, _items(value)))), out)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        name = type(value).__name__
-        fields = tuple((f.name, getattr(value, f.name)) for f in dataclasses.fields(value) if f.compare)
-        _chunk(b"c", canonical((name, fields)), out)
-    elif hasattr(value, "to_data"):
+        _chunk(b"c", canonical((type(value).__name__, _compared_fields(value))), out)
+    elif isinstance(value, HasData):
         _chunk(b"x", canonical((type(value).__name__, value.to_data())), out)
     else:
         raise TypeError(f"no canonical bytes for {type(value).__name__}: {value!r}")
+
+
+@runtime_checkable
+class HasData(Protocol):
+    """A value that says what it is made of, for example an expression by its text."""
+
+    def to_data(self) -> object: ...
+
+
+def _items(value: object) -> Iterable[object]:
+    return cast("Iterable[object]", value)
+
+
+def _compared_fields(value: object) -> tuple[tuple[str, object], ...]:
+    fields = dataclasses.fields(cast("Any", value))
+    return tuple((f.name, getattr(value, f.name)) for f in fields if f.compare)
 
 
 def _chunk(tag: bytes, body: bytes, out: list[bytes]) -> None:

@@ -24,25 +24,44 @@ def _option(default: object, help: str) -> object:
 class Options:
     """Everything that may change generated code. Every field enters the request and program keys."""
 
-    numerics: str = _option("eager", "eager: round to the storage dtype after each op; fast: keep float32 inside a kernel")  # type: ignore[assignment]
-    fusion: bool = _option(True, "fuse computations into kernels; False gives one kernel a computation")  # type: ignore[assignment]
-    strict_native: bool = _option(False, "an operator without a lowering rule is an error instead of a call to torch")  # type: ignore[assignment]
-    max_specializations: int = _option(8, "artifacts kept per request key before new ones run without being kept")  # type: ignore[assignment]
-    max_compilations: int = _option(256, "compilations of one compiled object before it stops compiling")  # type: ignore[assignment]
+    numerics: str = _option(
+        "eager",
+        "eager: round to the storage dtype after each op; fast: keep float32 inside a kernel",
+    )  # type: ignore[assignment]
+    fusion: bool = _option(
+        True, "fuse computations into kernels; False gives one kernel a computation"
+    )  # type: ignore[assignment]
+    strict_native: bool = _option(
+        False, "an operator without a lowering rule is an error instead of a call to torch"
+    )  # type: ignore[assignment]
+    max_specializations: int = _option(
+        8, "artifacts kept per request key before new ones run without being kept"
+    )  # type: ignore[assignment]
+    max_compilations: int = _option(
+        256, "compilations of one compiled object before it stops compiling"
+    )  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         if self.numerics not in NUMERICS:
-            raise OptionError("bad option numerics", expected=" | ".join(NUMERICS), found=repr(self.numerics))
+            raise OptionError(
+                "bad option numerics", expected=" | ".join(NUMERICS), found=repr(self.numerics)
+            )
         for name in ("max_specializations", "max_compilations"):
             if getattr(self, name) < 1:
-                raise OptionError(f"bad option {name}", expected="an integer >= 1", found=repr(getattr(self, name)))
+                raise OptionError(
+                    f"bad option {name}",
+                    expected="an integer >= 1",
+                    found=repr(getattr(self, name)),
+                )
 
     def with_(self, **changes: object) -> Options:
         """A copy with some fields changed. Raises OptionError for a name that is not an option."""
         known = {f.name for f in fields(self)}
         for name in changes:
             if name not in known:
-                raise OptionError("unknown option", expected=", ".join(sorted(known)), found=repr(name))
+                raise OptionError(
+                    "unknown option", expected=", ".join(sorted(known)), found=repr(name)
+                )
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
@@ -56,16 +75,28 @@ class Setting:
 
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("STAX_STORE", "", "store URL: file:///path, s3://bucket/prefix or memory:; empty means the local tier alone"),
-    Setting("STAX_S3_ENDPOINT", "", "endpoint URL of an S3 server other than AWS, for example http://127.0.0.1:20003"),
-    Setting("STAX_FARM", "", "Ray address (host:port, auto or local); empty means a local process pool"),
+    Setting(
+        "STAX_STORE",
+        "",
+        "store URL: file:///path, s3://bucket/prefix or memory:; empty means the local tier alone",
+    ),
+    Setting(
+        "STAX_S3_ENDPOINT",
+        "",
+        "endpoint URL of an S3 server other than AWS, for example http://127.0.0.1:20003",
+    ),
+    Setting(
+        "STAX_FARM", "", "Ray address (host:port, auto or local); empty means a local process pool"
+    ),
     Setting("STAX_CACHE_DIR", "~/.cache/stax", "folder of the local tier"),
     Setting("STAX_TIER", "dev", "trust tier that records and tags are written to and read from"),
     Setting("STAX_MODE", "auto", "auto | require-hit | offline"),
     Setting("STAX_JOBS", "0", "processes of the local builder; 0 means one a core"),
     Setting("STAX_BUILD_TIMEOUT_S", "300", "seconds one kernel may take to build"),
     Setting("STAX_CXX", "g++", "C++ compiler of the CPU target"),
-    Setting("STAX_DEBUG", "0", "1 stages and times, 2 decisions, 3 IR text, 4 sources, 5 every rewrite"),
+    Setting(
+        "STAX_DEBUG", "0", "1 stages and times, 2 decisions, 3 IR text, 4 sources, 5 every rewrite"
+    ),
     Setting("STAX_DUMP_DIR", "", "folder that receives the numbered dumps of STAX_DEBUG >= 3"),
 )
 
@@ -112,17 +143,26 @@ def _int(name: str, text: str, least: int) -> int:
     except ValueError:
         value = least - 1
     if value < least:
-        raise OptionError("bad environment value", expected=f"an integer >= {least}", found=repr(text), where=name)
+        raise OptionError(
+            "bad environment value", expected=f"an integer >= {least}", found=repr(text), where=name
+        )
     return value
 
 
 def _choice(name: str, text: str, allowed: tuple[str, ...]) -> str:
     if text not in allowed:
-        raise OptionError("bad environment value", expected=" | ".join(allowed), found=repr(text), where=name)
+        raise OptionError(
+            "bad environment value", expected=" | ".join(allowed), found=repr(text), where=name
+        )
     return text
 
 
 def _name(name: str, text: str) -> str:
     if not text or not all(c.isalnum() or c in "-_" for c in text):
-        raise OptionError("bad environment value", expected="letters, digits, - and _", found=repr(text), where=name)
+        raise OptionError(
+            "bad environment value",
+            expected="letters, digits, - and _",
+            found=repr(text),
+            where=name,
+        )
     return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stax.base.errors import OptionError
@@ -10,8 +11,8 @@ CPU_LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 CUDA_ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 
 # What each psABI level promises (System V x86-64 psABI, table 3.1), in the names of /proc/cpuinfo.
-CPU_LEVEL_FLAGS = {
-    "x86-64": frozenset(),
+CPU_LEVEL_FLAGS: Mapping[str, frozenset[str]] = {
+    "x86-64": frozenset[str](),
     "x86-64-v2": frozenset("cx16 lahf_lm popcnt sse4_1 sse4_2 ssse3".split()),
     "x86-64-v3": frozenset("avx avx2 bmi1 bmi2 f16c fma abm movbe".split()),
     "x86-64-v4": frozenset("avx512f avx512bw avx512cd avx512dq avx512vl".split()),
@@ -37,12 +38,17 @@ class Target:
         known = {"cpu": CPU_LEVELS, "cuda": CUDA_ARCHS}.get(kind)
         if known is None:
             raise OptionError(
-                "unknown target kind", expected="cpu:<level> or cuda:<arch>", found=repr(text),
+                "unknown target kind",
+                expected="cpu:<level> or cuda:<arch>",
+                found=repr(text),
                 hint="for example cpu:x86-64-v3 or cuda:sm_90",
             )
         if arch not in known:
             raise OptionError(
-                f"unknown {kind} arch", expected=" | ".join(known), found=repr(arch), where=f"target {text!r}",
+                f"unknown {kind} arch",
+                expected=" | ".join(known),
+                found=repr(arch),
+                where=f"target {text!r}",
                 hint=f"write {kind}:{known[-2]}",
             )
         return Target(kind, arch, tuple(sorted(features)))

@@ -26,6 +26,13 @@ class ScalarOp:
     reference: Callable[..., Any]
 
 
+Row = tuple[str, int, str, str, Any]
+
+
+def _reciprocal_root(x: Any) -> Any:
+    return 1 / np.sqrt(x)
+
+
 def _elementwise(fn: Callable[[float], float]) -> Callable[..., Any]:
     def apply(x: Any) -> Any:
         return np.vectorize(fn, otypes=[np.float64])(x).astype(np.asarray(x).dtype)
@@ -37,7 +44,7 @@ def _logical_not(x: Any) -> Any:
     return np.logical_not(x) if np.asarray(x).dtype == np.bool_ else np.invert(x)
 
 
-_ROWS: tuple[tuple[str, int, str, str, Callable[..., Any]], ...] = (
+_ROWS: tuple[Row, ...] = (
     # arithmetic
     ("add", 2, "same", "any", np.add),
     ("sub", 2, "same", "any", np.subtract),
@@ -54,7 +61,7 @@ _ROWS: tuple[tuple[str, int, str, str, Callable[..., Any]], ...] = (
     ("pow", 2, "same", "any", np.power),
     # roots, exponentials, logarithms
     ("sqrt", 1, "same", "float", np.sqrt),
-    ("rsqrt", 1, "same", "float", lambda x: 1 / np.sqrt(x)),
+    ("rsqrt", 1, "same", "float", _reciprocal_root),
     ("exp", 1, "same", "float", np.exp),
     ("exp2", 1, "same", "float", np.exp2),
     ("expm1", 1, "same", "float", np.expm1),

@@ -264,7 +264,7 @@ def _times(a: Interval, b: Interval) -> Interval:
     if (0, 0) in (a, b):
         return 0, 0
     if None not in a and None not in b:
-        ends = [x * y for x in a for y in b]  # type: ignore[operator]
+        ends = [x * y for x in a for y in b if x is not None and y is not None]
         return min(ends), max(ends)
     if a[0] is not None and a[0] >= 0 and b[0] is not None and b[0] >= 0:
         return a[0] * b[0], None

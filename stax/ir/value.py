@@ -40,7 +40,8 @@ class Value:
         self.args = args
         self.attr = attr
         self.key = blake2b(
-            b"\0".join((op.encode(), dtype.encode(), _attr_bytes(attr), *(a.key for a in args))), digest_size=16
+            b"\0".join((op.encode(), dtype.encode(), _attr_bytes(attr), *(a.key for a in args))),
+            digest_size=16,
         ).digest()
 
     def __eq__(self, other: object) -> bool:
@@ -137,7 +138,9 @@ def substitute(root: Value, env: Mapping[str, Expr | int]) -> Value:
 
 def constant(number: bool | int | float, dtype: str) -> Value:
     kind = DTYPES[dtype].kind
-    typed: bool | int | float = bool(number) if kind == "bool" else float(number) if kind == "float" else int(number)
+    typed: bool | int | float = (
+        bool(number) if kind == "bool" else float(number) if kind == "float" else int(number)
+    )
     return Value("const", dtype, (), (typed,))
 
 
@@ -146,7 +149,11 @@ def index(e: Expr | int) -> Value:
 
 
 def load(
-    buffer: str, dtype: str, indices: Sequence[Expr | int | Value], mask: Value | None = None, other: float | int | bool = 0
+    buffer: str,
+    dtype: str,
+    indices: Sequence[Expr | int | Value],
+    mask: Value | None = None,
+    other: float | int | bool = 0,
 ) -> Value:
     args = tuple(i if isinstance(i, Value) else index(i) for i in indices)
     extra = () if mask is None else (mask,)
@@ -163,7 +170,9 @@ def cast(value: Value, dtype: str) -> Value:
 
 def where(condition: Value, a: Value, b: Value) -> Value:
     if condition.dtype != "bool" or a.dtype != b.dtype:
-        raise VerifyError("bad where", expected="bool, T, T", found=f"{condition.dtype}, {a.dtype}, {b.dtype}")
+        raise VerifyError(
+            "bad where", expected="bool, T, T", found=f"{condition.dtype}, {a.dtype}, {b.dtype}"
+        )
     return Value("where", a.dtype, (condition, a, b))
 
 
@@ -177,7 +186,9 @@ def scalar(op: str, *args: Value) -> Value:
     if row is None or row.arity != len(args):
         raise VerifyError(f"no scalar operator {op} of {len(args)} arguments")
     if len({a.dtype for a in args}) != 1:
-        raise VerifyError(f"mixed dtypes in {op}", expected="one dtype", found=", ".join(a.dtype for a in args))
+        raise VerifyError(
+            f"mixed dtypes in {op}", expected="one dtype", found=", ".join(a.dtype for a in args)
+        )
     if row.domain == "float" and not DTYPES[args[0].dtype].is_float:
         raise VerifyError(f"{op} of {args[0].dtype}", expected="a float dtype", found=args[0].dtype)
     return Value(op, "bool" if row.result == "bool" else args[0].dtype, args)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stax.ir.program import Computation, Extern, Program
+from stax.ir.program import Buffer, Computation, Extern, Program
 from stax.schedule.inline import Decision, reads
 from stax.schedule.items import Group, alone, buffer_bytes, item_of
 from stax.schedule.legal import join
@@ -58,11 +58,11 @@ class _Graph:
                 self.readers[name].add(k)
 
     def _wrap(
-        self, node: Computation | Extern, k: int, table: Mapping[str, object]
+        self, node: Computation | Extern, k: int, table: Mapping[str, Buffer]
     ) -> Group | Extern:
         if isinstance(node, Extern):
             return node
-        device = table[node.out].device  # type: ignore[attr-defined]
+        device = table[node.out].device
         return alone(item_of(node, k), device, self.symbols)
 
     def sources(self, k: int) -> set[int]:

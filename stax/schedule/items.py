@@ -134,7 +134,7 @@ def move(
     moved: list[Placed] = []
     for m in group.members:
         coords = tuple(simplify(c.subs(env), ranges) for c in m.coords)
-        touched = set().union(*(c.symbols for c in coords)) if coords else set[str]()
+        touched = {name for c in coords for name in c.symbols}
         space = "xr" if m.item.combine is not None or touched & reduced else "x"
         moved.append(Placed(m.item, substitute(m.body, env, ranges), coords, space))
     return tuple(moved)
