@@ -5,8 +5,9 @@ numpy has no bfloat16 and no 8-bit floats: such values are float32 arrays that h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -328,8 +329,7 @@ def _reduce(combine: str, full: Array, kept: int) -> Array:
     """Combine the dimensions after the first ``kept``."""
     dims = tuple(range(kept, full.ndim))
     if combine in ("argmax", "argmin"):
-        flat = full.reshape(*full.shape[:kept], -1)
-        return (np.argmax if combine == "argmax" else np.argmin)(flat, axis=-1).astype(np.int64)
+        return _position(combine, full, kept)
     if combine == "any":
         return np.any(full, axis=dims)
     if combine == "all":
@@ -340,6 +340,17 @@ def _reduce(combine: str, full: Array, kept: int) -> Array:
     if 0 in full.shape[kept:]:
         return np.full(full.shape[:kept], _identity(combine, full.dtype))
     return extreme(full, axis=dims)
+
+
+def _position(combine: str, full: Array, kept: int) -> Array:
+    """argmax or argmin. Raises IndexError for a row without elements, as eager does."""
+    outer, length = full.shape[:kept], math.prod(full.shape[kept:])
+    if 0 in outer:
+        return np.zeros(outer, np.int64)
+    if length == 0:
+        raise IndexError(f"{combine} of no elements")
+    flat = full.reshape(*outer, length)
+    return (np.argmax if combine == "argmax" else np.argmin)(flat, axis=-1).astype(np.int64)
 
 
 def _identity(combine: str, dtype: np.dtype[Any]) -> Any:
@@ -359,12 +370,16 @@ def run_kernel(kernel: Kernel, arrays: Mapping[str, Array], sizes: Mapping[str, 
     symbols: dict[str, int | Array] = {**sizes, **_grid([a.name for a in axes], extents)}
     locals_: dict[str, Array] = {}
     rank = len(kernel.axes)
-    space = Space(extents, symbols, arrays, locals_)
+    every = Space(extents, symbols, arrays, locals_)
+    # Once a row, also where the rows have no elements.
+    rows = replace(every, shape=extents[:rank] + (1,) * len(kernel.reduce_axes))
     with np.errstate(all="ignore"):
         for statement in kernel.statements:
+            space = rows if statement.space == "x" else every
             locals_[statement.name] = value = _statement(statement, space, rank)
+            stored = rows if statement.combine else space
             for store in statement.stores:
-                _store(arrays[store.pointer], store.offset, value, space)
+                _store(arrays[store.pointer], store.offset, value, stored)
 
 
 def _statement(statement: Statement, space: Space, rank: int) -> Array:

@@ -279,3 +279,50 @@ def test_where_and_shared_values() -> None:
     np.testing.assert_allclose(
         run(program_of(body, x, shape=(4,)), [array], {})[0], [-0.2, -0.1, 0, 3], rtol=1e-6
     )
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "expected"),
+    [(2, 0, [3.0, 4.0]), (0, 3, [77.0, 77.0]), (2, 3, [6.0, 16.0])],
+)
+def test_rows_without_elements_are_stored(rows: int, cols: int, expected: list[float]) -> None:
+    """A sum over nothing is 0, and what is computed once a row still reads memory."""
+    x0, r0 = sym("x0"), sym("r0_0")
+    total = scalar("add", local("v0", "float32"), load("in_ptr1", "float32", [x0]))
+    kernel = Kernel(
+        "red",
+        (Axis("x0", sym("ks0")),),
+        (Axis("r0_0", sym("ks1")),),
+        (
+            Pointer("in_ptr0", "in", "float32"),
+            Pointer("in_ptr1", "in", "float32"),
+            Pointer("out_ptr0", "out", "float32"),
+        ),
+        (Size("ks0", 0, None, 2), Size("ks1", 0, None, 3)),
+        (
+            Statement("v0", "xr", "sum", load("in_ptr0", "float32", [x0 * sym("ks1") + r0]), ()),
+            Statement("v1", "x", None, total, (Store("out_ptr0", x0),)),
+        ),
+        "int64",
+        False,
+        ("aten.sum.default",),
+    )
+    arrays = {
+        "in_ptr0": np.arange(rows * cols, dtype=np.float32),
+        "in_ptr1": np.array([3, 4], np.float32),
+        "out_ptr0": np.full(2, 77, np.float32),
+    }
+    run_kernel(kernel, arrays, {"ks0": rows, "ks1": cols})
+    assert arrays["out_ptr0"].tolist() == expected
+
+
+def test_argmax_over_an_empty_space() -> None:
+    """No rows give no positions; a row without elements has none, and eager raises too."""
+    x = buffer("x", "input", N, 4)
+    body = load("x", "float32", [sym("i0"), sym("r0")])
+    program = program_of(body, x, shape=(N,), over=(Axis("r0", const(4)),), combine="argmax")
+    assert run(program, [np.zeros((0, 4), np.float32)], {"n": 0})[0].shape == (0,)
+    x = buffer("x", "input", 2, N)
+    program = program_of(body, x, shape=(2,), over=(Axis("r0", N),), combine="argmax")
+    with pytest.raises(IndexError, match="argmax of no elements"):
+        run(program, [np.zeros((2, 0), np.float32)], {"n": 0})
