@@ -1,27 +1,28 @@
 """The one error tree of Stax. Every error says what was expected, what was found, where, and the next step.
 
-    StaxError
-    ├── UserError               the caller can mend it
-    │   ├── OptionError         a bad option, target, URL or environment value
-    │   ├── CaptureError        the program can not be traced
-    │   │   └── DataDependent   an output size depends on data
-    │   ├── MissingRule         strict_native=True met an operator without a lowering rule
-    │   └── SpecializationLimit fullgraph=True met the limit of specialisations
-    ├── RequireHitMiss          mode="require-hit" or "offline" found nothing to run
-    ├── VerifyError             a stage value breaks an invariant of its own (a bug in Stax)
-    ├── BuildError              text did not become a binary
-    │   ├── CompilerFailed      the compiler refused the text
-    │   ├── BuildTimeout        the compiler ran past its limit
-    │   └── WorkerLost          the process or node that built died too often
-    ├── StoreError
-    │   ├── Missing             the name does not exist
-    │   ├── Corrupt             bytes do not match their digest or schema
-    │   ├── Refused             the store will never accept this (permission, precondition, bad name)
-    │   └── Transient           the same call may succeed later (time-out, 503, connection reset)
-    ├── LoadError
-    │   ├── Incompatible        the artifact's constraints do not hold on this machine
-    │   └── SchemaError         data from the wire has another shape than its schema
-    └── FarmError               the Ray cluster can not take the work
+StaxError
+├── UserError               the caller can mend it
+│   ├── OptionError         a bad option, target, URL or environment value
+│   ├── CaptureError        the program can not be traced
+│   │   └── DataDependent   an output size depends on data
+│   ├── MissingRule         strict_native=True met an operator without a lowering rule
+│   └── SpecializationLimit fullgraph=True met the limit of specialisations
+├── RequireHitMiss          mode="require-hit" or "offline" found nothing to run
+├── VerifyError             a stage value breaks an invariant of its own (a bug in Stax)
+├── BuildError              text did not become a binary
+│   ├── CompilerFailed      the compiler refused the text
+│   ├── BuildTimeout        the compiler ran past its limit
+│   └── WorkerLost          the process or node that built died too often
+├── StoreError
+│   ├── Missing             the name does not exist
+│   ├── Corrupt             bytes do not match their digest or schema
+│   ├── Refused             the store will never accept this (permission, precondition, bad name)
+│   └── Transient           the same call may succeed later (time-out, 503, connection reset)
+├── LoadError
+│   ├── Incompatible        the artifact's constraints do not hold on this machine
+│   └── SchemaError         data from the wire has another shape than its schema
+├── LaunchError             the device refused to run a loaded kernel
+└── FarmError               the Ray cluster can not take the work
 """
 
 from __future__ import annotations
@@ -147,6 +148,10 @@ class Incompatible(LoadError):
 
 class SchemaError(LoadError):
     """Data from the wire has another shape than its schema."""
+
+
+class LaunchError(StaxError):
+    """The device refused to run a loaded kernel, or an earlier kernel left it in error."""
 
 
 class FarmError(StaxError):

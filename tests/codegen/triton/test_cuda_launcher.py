@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stax.base.errors import Incompatible, LoadError
+from stax.base.errors import Incompatible, LaunchError, LoadError
 from stax.runtime.cuda import CudaKernel, load_cubin
 
 META: dict[str, int | str] = {
@@ -60,10 +60,10 @@ class WritingDriver:
         self.attributes.append((attribute, value))
 
     def _cuLaunchKernelEx(self, config: Any, function: Any, params: Any, extra: Any) -> None:
-        assert function.value == 0xF00D
+        assert function == 0xF00D
         assert params is None
-        words = struct.unpack("@7I4xQQI4x", ctypes.string_at(config.value, 56))
-        marks = struct.unpack("@5Q", ctypes.string_at(extra.value, 40))
+        words = struct.unpack("@7I4xQQI4x", ctypes.string_at(config, 56))
+        marks = struct.unpack("@5Q", ctypes.string_at(extra, 40))
         assert (marks[0], marks[2], marks[4]) == (1, 2, 0)
         size = ctypes.c_size_t.from_address(marks[3]).value
         self.launches.append((words, ctypes.string_at(marks[1], size)))
@@ -107,8 +107,13 @@ def test_a_fresh_thread_gets_the_context() -> None:
 
 def test_a_failed_launch_names_the_drivers_error() -> None:
     kernel = loaded(WritingDriver(answers={"cuLaunchKernelEx": [1]}))
-    with pytest.raises(LoadError, match="cuLaunchKernelEx failed; found CUDA_ERROR_INVALID_VALUE"):
+    with pytest.raises(LaunchError, match="CUDA_ERROR_INVALID_VALUE") as caught:
         kernel.launch((1, 1, 1), (1, 2), (3, 4), 0)
+    assert caught.value.where.endswith("grid (1, 1, 1)") and kernel._idle
+    with pytest.raises(LaunchError):
+        loaded(WritingDriver(answers={"cuLaunchKernelEx": [201], "cuCtxSetCurrent": [1]})).launch(
+            (1, 1, 1), (1, 2), (3, 4), 0
+        )
 
 
 def test_a_cubin_for_another_device_is_incompatible() -> None:
