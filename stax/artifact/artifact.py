@@ -18,7 +18,8 @@ SCHEMA = 1
 class Constraints:
     """What gates loading, as opposed to what is hashed. Empty or 0 means "anything".
 
-    ``cpu_level``: least psABI level. ``cuda_arch``: the cubin's compute capability (same major, device minor >= it).
+    ``cpu_level``: least psABI level. ``cuda_arch``: compute capability of the cubins: "sm_90" (same major, device minor
+    >= it) or "sm_90a" (that device only).
     ``glibc``: least version "2.31" of symbols a .so needs. ``torch_min``: least torch release for the extern calls.
     """
 

@@ -61,7 +61,7 @@ def assemble(
         schema=SCHEMA,
         target=target,
         toolchain=toolchain,
-        constraints=_constraints(target, binaries),
+        constraints=constraints_of(target, binaries),
         signature=captured.signature,
         symbols=captured.symbols,
         guards=captured.guards,
@@ -131,9 +131,12 @@ def _sizes(call: KernelCall, source: Source) -> tuple[Expr, ...]:
     return tuple(e.subs(env) for e in source.sizes)
 
 
-def _constraints(target: Target, binaries: Sequence[Binary]) -> Constraints:
+def constraints_of(target: Target, binaries: Sequence[Binary]) -> Constraints:
+    """What a machine needs to run all of ``binaries``."""
     if target.kind == "cuda":
-        return Constraints(cuda_arch=target.arch, torch_min=LEAST_TORCH)
+        # "sm_100a" sorts after "sm_100": one binary with instructions of the exact device binds all of them to it.
+        arch = max((str(dict(b.meta).get("arch", "")) for b in binaries), default="")
+        return Constraints(cuda_arch=max(arch, target.arch), torch_min=LEAST_TORCH)
     glibc = [str(dict(b.meta).get("glibc", "")) for b in binaries]
     return Constraints(
         cpu_level=target.arch, glibc=max(glibc, key=_version, default=""), torch_min=LEAST_TORCH

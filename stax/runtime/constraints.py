@@ -6,6 +6,7 @@ import platform
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
@@ -81,16 +82,23 @@ def check(constraints: Constraints, facts: Facts) -> None:
 
 
 def _check_cuda(arch: str, facts: Facts) -> None:
-    """A cubin runs on its own major capability from its minor upwards; some device must take it."""
-    if not re.fullmatch(r"sm_[0-9]{2,3}", arch, re.ASCII):
-        _refuse("CUDA architecture", "sm_<digits>", arch)
-    major, minor = divmod(int(arch.removeprefix("sm_")), 10)
-    fitting = [c for c in facts.cuda if c[0] == major and c[1] >= minor]
+    """A cubin runs on its own major capability from its minor upwards, one of sm_90a on 9.0 alone; some device must take
+    it."""
+    found = re.fullmatch(r"sm_([0-9]{2,3})(a?)", arch, re.ASCII)
+    if not found:
+        _refuse("CUDA architecture", "sm_<digits>, or that and an a", arch)
+    (major, minor), exact = divmod(int(found[1]), 10), bool(found[2])
+    fitting = [
+        c for c in facts.cuda if c[0] == major and (c[1] == minor if exact else c[1] >= minor)
+    ]
     if not fitting:
         here = ", ".join(f"sm_{a}{b}" for a, b in facts.cuda)
-        _refuse(
-            "CUDA architecture", f"{arch} or a later one of {major}.x", here or "no CUDA device"
+        wanted = (
+            f"{arch}, which is {major}.{minor} alone"
+            if exact
+            else f"{arch} or a later one of {major}.x"
         )
+        _refuse("CUDA architecture", wanted, here or "no CUDA device")
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -99,7 +107,7 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(n) for n in numbers.group().split(".")) if numbers else ()
 
 
-def _refuse(what: str, expected: str, found: str) -> None:
+def _refuse(what: str, expected: str, found: str) -> NoReturn:
     raise Incompatible(
         f"the artifact's {what} does not fit this machine",
         expected=expected,

@@ -16,9 +16,10 @@ from stax.artifact.artifact import Constraints
 from stax.base.digest import sha256
 from stax.base.errors import Corrupt, Incompatible, LoadError
 from stax.base.target import CPU_LEVEL_FLAGS, CPU_LEVELS, Target
+from stax.pipeline.assemble import constraints_of
 from stax.runtime.constraints import Facts, best_cpu_target, check, cpu_levels, machine_facts
 from stax.runtime.cpu import Libraries, open_library
-from tests.artifacts import library
+from tests.artifacts import binary, library
 
 ALL_FLAGS = frozenset().union(*CPU_LEVEL_FLAGS.values())
 FACTS = Facts("x86_64", ALL_FLAGS - CPU_LEVEL_FLAGS["x86-64-v4"], "2.31", "2.11.0", ((9, 0),))
@@ -36,6 +37,9 @@ FACTS = Facts("x86_64", ALL_FLAGS - CPU_LEVEL_FLAGS["x86-64-v4"], "2.31", "2.11.
         (Constraints(cuda_arch="sm_80"), "CUDA architecture"),
         (Constraints(cuda_arch="sm_100"), "CUDA architecture"),
         (Constraints(cuda_arch="sm_"), "CUDA architecture"),
+        (Constraints(cuda_arch="sm_90a"), ""),
+        (Constraints(cuda_arch="sm_90b"), "CUDA architecture"),
+        (Constraints(cuda_arch="sm_90aa"), "CUDA architecture"),
     ],
 )
 def test_constraints(constraints: Constraints, refused: str) -> None:
@@ -52,6 +56,23 @@ def test_a_cubin_runs_on_a_later_minor_of_its_major() -> None:
         check(Constraints(cuda_arch="sm_89"), replace(FACTS, cuda=((8, 6),)))
     with pytest.raises(Incompatible, match="no CUDA device"):
         check(Constraints(cuda_arch="sm_89"), replace(FACTS, cuda=()))
+
+
+def test_code_for_an_exact_device_runs_on_no_other() -> None:
+    later = replace(FACTS, cuda=((10, 3),))
+    check(Constraints(cuda_arch="sm_100"), later)
+    with pytest.raises(Incompatible, match=r"sm_100a, which is 10\.0 alone; found sm_103"):
+        check(Constraints(cuda_arch="sm_100a"), later)
+    check(Constraints(cuda_arch="sm_100a"), replace(FACTS, cuda=((10, 3), (10, 0))))
+
+
+def test_one_binary_for_an_exact_device_binds_the_artifact_to_it() -> None:
+    target = Target("cuda", "sm_100")
+    plain = replace(binary("add_one"), meta=(("arch", "sm_100"),))
+    exact = replace(plain, meta=(("arch", "sm_100a"),))
+    assert constraints_of(target, [plain, plain]).cuda_arch == "sm_100"
+    assert constraints_of(target, [plain, exact, plain]).cuda_arch == "sm_100a"
+    assert constraints_of(target, []).cuda_arch == "sm_100"
 
 
 def test_levels_build_on_each_other() -> None:
