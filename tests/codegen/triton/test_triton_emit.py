@@ -15,7 +15,7 @@ from stax.codegen.triton.layout import coalesced_bytes, layout_of
 from stax.codegen.triton.plan import plan
 from stax.ir.expr import const, sym
 from stax.ir.kernel import Kernel, Size
-from stax.ir.source import Source
+from stax.ir.source import Config, Source
 from stax.ir.value import Value, local, scalar
 from tests.conftest import Golden
 from tests.kernels import (
@@ -283,10 +283,36 @@ def test_what_is_changed_in_place_is_stored_last() -> None:
 
 
 def test_bytes_in_flight_by_littles_law() -> None:
-    hopper = Device(132, 3.35e12)
-    assert DEVICES["sm_90"] == hopper
+    hopper = DEVICES["sm_90"]
+    assert hopper == Device(132, 3.35e12, 50e6)
     assert hopper.bytes_in_flight == pytest.approx(2.01e6)
     assert hopper.bytes_in_flight_each == pytest.approx(15.2e3, rel=0.01)
+
+
+# The fastest on an H200, or within 4 % of it (tests/gpu/measure_kernels.py): XBLOCK, R0_BLOCK, num_warps.
+MEASURED = {
+    "softmax 32768x2048": (softmax(32768, 2048), 1, 2048, 4),
+    "softmax 16384x4096": (softmax(16384, 4096), 1, 4096, 4),
+    "softmax 4096x16384": (softmax(4096, 16384), 1, 8192, 16),
+    "softmax 1024x65536": (softmax(1024, 65536), 1, 16384, 32),
+    "columns 16384x4096": (outer_sum(16384, 4096), 16, 256, 16),
+    "columns 2048x32768": (outer_sum(2048, 32768), 32, 128, 16),
+    "columns 65536x512": (outer_sum(65536, 512), 4, 1024, 16),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_looped_defaults_are_those_measured(name: str) -> None:
+    case, x, r, warps = MEASURED[name]
+    assert emit(case.kernel, HOPPER).default == Config.of(
+        XBLOCK=x, R0_BLOCK=r, num_warps=warps, num_stages=1
+    )
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(32768, 1024), (131072, 256), (1_000_000, 32)])
+def test_persistent_rows_take_a_thousand_elements(rows: int, cols: int) -> None:
+    config = emit(softmax(rows, cols).kernel, HOPPER).default
+    assert (config["XBLOCK"] * cols, config["num_warps"]) == (1024, 2)
 
 
 @pytest.mark.parametrize("arch", DEVICES)
