@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stax.base import errors
-from stax.base.options import SETTINGS, Options
+from stax.base.options import SETTINGS, Environment, Options
 from stax.base.target import CPU_LEVELS, CUDA_ARCHS
 from stax.cli import VERBS
 from stax.store import SCHEMES
@@ -120,3 +120,25 @@ def test_every_file_the_readme_names_exists() -> None:
 def test_the_two_commands_come_first() -> None:
     head = README.read_text(encoding="utf-8")[:2500]
     assert "bash deploy/try.sh" in head and "bash tests/run.sh" in head
+
+
+def code_outside(*own: str) -> str:
+    """All code of Stax and the farm but these files."""
+    paths = [
+        p for folder in ("stax", "farm") for p in sorted((README.parent / folder).rglob("*.py"))
+    ]
+    kept = [p for p in paths if p.relative_to(README.parent).as_posix() not in own]
+    return "\n".join(p.read_text(encoding="utf-8") for p in kept)
+
+
+@pytest.mark.parametrize("name", [f.name for f in (*fields(Environment), *fields(Options))])
+def test_what_is_documented_is_read_somewhere(name: str) -> None:
+    assert re.search(rf"\.{name}\b", code_outside("stax/base/options.py")), f"nothing reads {name}"
+
+
+def test_every_error_is_raised_somewhere() -> None:
+    code = code_outside("stax/base/errors.py")
+    leaves = [name for name, kind in vars(errors).items() if isinstance(kind, type)]
+    parents = {k.__mro__[1].__name__ for k in vars(errors).values() if isinstance(k, type)}
+    unused = [n for n in leaves if n not in parents and not re.search(rf"\b{n}\b", code)]
+    assert not unused
