@@ -50,12 +50,12 @@ def _write(value: object, out: list[bytes]) -> None:
 
 def _write_compound(value: object, out: list[bytes]) -> None:
     if isinstance(value, (tuple, list)):
-        _chunk(b"l", b"".join(map(canonical, _items(value))), out)
+        _chunk(b"l", b"".join(map(canonical, cast("Iterable[object]", value))), out)
     elif isinstance(value, Mapping):
         pairs = cast("Mapping[object, object]", value).items()
         _chunk(b"m", b"".join(sorted(canonical(k) + canonical(v) for k, v in pairs)), out)
     elif isinstance(value, (set, frozenset)):
-        _chunk(b"u", b"".join(sorted(map(canonical, _items(value)))), out)
+        _chunk(b"u", b"".join(sorted(map(canonical, cast("Iterable[object]", value)))), out)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         _chunk(b"c", canonical((type(value).__name__, _compared_fields(value))), out)
     elif isinstance(value, HasData):
@@ -69,10 +69,6 @@ class HasData(Protocol):
     """A value that says what it is made of, for example an expression by its text."""
 
     def to_data(self) -> object: ...
-
-
-def _items(value: object) -> Iterable[object]:
-    return cast("Iterable[object]", value)
 
 
 def _compared_fields(value: object) -> tuple[tuple[str, object], ...]:
