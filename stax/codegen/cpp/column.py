@@ -32,16 +32,12 @@ def print_column(kernel: Kernel, plan: Plan, names: Names) -> Lines:
     """The loops of the whole kernel, at function level."""
     assert plan.lane is not None
     block = _block(kernel, plan, plan.lane)
-    loops = len(plan.outer) + (block > 0)
-    shared = len(plan.outer) if plan.parallel == "outer" else 0
     levels: list[Lines] = [[] for _ in range(len(plan.outer))]
     body: Lines = []
     ranges = kernel.ranges
     extent = spell_factor(plan.lane.extent, ranges)
     begin, end = (f"{plan.lane.name}_from", f"{plan.lane.name}_to") if block else ("0", extent)
-    column = _Column(
-        kernel, plan, names, plan.lane, shared, begin, end, block or _static(plan.lane)
-    )
+    column = _Column(kernel, plan, names, plan.lane, begin, end, block or _static(plan.lane))
     for n, stage in enumerate(plan.stages):
         _add(levels, body, column.outer_statements(n, stage))
         if stage.xr:
@@ -50,9 +46,9 @@ def print_column(kernel: Kernel, plan: Plan, names: Names) -> Lines:
         body.insert(0, f"const int64_t {end} = stax_imin<int64_t>({begin} + {block}, {extent});")
         body = for_loop(begin, "0", extent, body, step=block)
     nest = outer_nest(plan.outer, levels, body, ranges)
-    head = parallel(max(loops, 1), plan.work, kernel.bounds_checked, ranges)
+    loops = plan.shared + (block > 0 and plan.shared == len(plan.outer))
     if plan.parallel == "outer" and loops:
-        nest.insert(0, head)
+        nest.insert(0, parallel(loops, plan.work, kernel.bounds_checked, ranges))
     return [*(levels[0] if levels else []), *nest]
 
 
@@ -84,7 +80,6 @@ class _Column:
         plan: Plan,
         names: Names,
         lane: Axis,
-        shared: int,
         begin: str,
         end: str,
         width: int,
@@ -93,7 +88,6 @@ class _Column:
         self.plan = plan
         self.names = names
         self.lane = lane
-        self.shared = shared
         self.begin = begin
         self.end = end
         self.width = width
@@ -121,7 +115,7 @@ class _Column:
         lines: list[Lines] = [[] for _ in range(len(axes) + 1)]
         keep: Lines = []
         for s in stage.x:
-            for depth, group in enumerate(place([s.body], Loops(axes, self.shared), inner)):
+            for depth, group in enumerate(place([s.body], Loops(axes, self.plan.shared), inner)):
                 lines[depth].extend(group)
             text = inner.name_statement(s).text
             if self._used_after(n, s):
@@ -158,7 +152,7 @@ class _Column:
         reduced = self.plan.reduce
         may_be_empty = not all(positive(a.extent, self.kernel.ranges) for a in reduced)
         axes = (*(a.name for a in self.plan.outer), *(a.name for a in reduced), self.lane.name)
-        loops = Loops(axes, self.shared, self.outer + len(reduced) if may_be_empty else 0)
+        loops = Loops(axes, self.plan.shared, self.outer + len(reduced) if may_be_empty else 0)
         inner = self.scope(len(axes))
         self.rows.offer(inner, len(axes))
         bodies = [inline_locals(s.body, self.rows.bodies()) for s in stage.xr]

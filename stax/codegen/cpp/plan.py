@@ -30,6 +30,8 @@ TILED_POINTS = 16_384
 SHORT = 16
 # Fewer outer points than this leave threads idle: a long reduction is then cut into parts instead.
 FEW_POINTS = 16
+# Outer points that occupy the threads of any machine.
+ENOUGH_POINTS = 512
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Plan:
     ``reduce`` in a row plan; None without any axis. ``work``: operations in all.
 
     ``parallel``: "none", "outer" (threads share the outer points) or "parts" (they share loop ``cut`` of each reduction).
+    ``shared``: how many of the outer loops threads share, as one loop; no more than give each thread enough.
     ``inlined``: bodies of the "xr" statements without a reduction, which are computed where they are used. ``across``: in a
     tile plan, the axis along which the ``tiled`` loads are contiguous."""
 
@@ -49,6 +52,7 @@ class Plan:
     work: Expr
     inlined: dict[str, Value]
     parallel: str = "none"
+    shared: int = 0
     cut: int = 0
     across: Axis | None = None
     tiled: tuple[Value, ...] = ()
@@ -87,7 +91,8 @@ def _with_tiles(kernel: Kernel, found: Plan, lane: Axis) -> Plan:
     if across is None:
         return found
     outer = tuple(a for a in found.outer if a != across)
-    return replace(found, kind="tile", outer=outer, across=across, tiled=tiled)
+    shared = _shared(outer, hints) if found.parallel == "outer" else 0
+    return replace(found, kind="tile", outer=outer, shared=shared, across=across, tiled=tiled)
 
 
 def _jumps(offset: object, lane: Axis) -> bool:
@@ -169,4 +174,13 @@ def _parallel(kernel: Kernel, found: Plan) -> dict[str, Any]:
     )
     if long and blocks < FEW_POINTS and not (arg and found.kind == "column"):
         return {"parallel": "parts", "cut": longest}
-    return {"parallel": "outer"}
+    return {"parallel": "outer", "shared": _shared(found.outer, hints)}
+
+
+def _shared(outer: tuple[Axis, ...], hints: dict[str, int]) -> int:
+    points = 1
+    for count, axis in enumerate(outer):
+        if points >= ENOUGH_POINTS:
+            return count
+        points *= axis.extent.evaluate(hints)
+    return len(outer)

@@ -25,13 +25,12 @@ def print_pointwise(kernel: Kernel, plan: Plan, names: Names) -> Lines:
     if plan.lane is None:
         return _single(kernel, plan, names)
     threads = plan.parallel == "outer"
-    shared = len(plan.outer) if threads else 0
-    head = parallel(len(plan.outer), plan.work, kernel.bounds_checked, kernel.ranges)
+    head = parallel(plan.shared, plan.work, kernel.bounds_checked, kernel.ranges)
     levels: list[Lines] = [[] for _ in range(len(plan.outer))]
     body: Lines = []
     block = _block(kernel, plan, plan.lane)
     for piece in pieces(kernel, plan.lane):
-        lines = _statements(kernel, plan, plan.lane, piece, shared, names)
+        lines = _statements(kernel, plan, plan.lane, piece, names)
         for depth, group in enumerate(lines[:-1]):
             (levels[depth] if depth < len(levels) else body).extend(group)
         loop = _lane_loop(kernel, plan.lane, piece, lines[-1], block)
@@ -39,7 +38,7 @@ def print_pointwise(kernel: Kernel, plan: Plan, names: Names) -> Lines:
         body.extend([head.replace("for", "for simd", 1), *loop[1:]] if flat else loop)
     if block:
         body = _in_blocks(kernel, plan.lane, body)
-        head = parallel(len(plan.outer) + 1, plan.work, kernel.bounds_checked, kernel.ranges)
+        head = parallel(plan.shared + 1, plan.work, kernel.bounds_checked, kernel.ranges)
     nest = outer_nest(plan.outer, levels, body, kernel.ranges)
     if threads and plan.outer:
         nest.insert(0, head)
@@ -70,13 +69,11 @@ def _lane_loop(kernel: Kernel, lane: Axis, piece: Piece, body: Lines, block: int
     return simd(for_loop(lane.name, begin, end, body), kernel.bounds_checked)
 
 
-def _statements(
-    kernel: Kernel, plan: Plan, lane: Axis, piece: Piece, shared: int, names: Names
-) -> list[Lines]:
+def _statements(kernel: Kernel, plan: Plan, lane: Axis, piece: Piece, names: Names) -> list[Lines]:
     """Lines by depth of every statement in one piece of the lane loop."""
     axes = (*(a.name for a in plan.outer), lane.name)
     whole = piece == Piece(const(0), lane.extent)
-    loops = Loops(axes, shared)
+    loops = Loops(axes, plan.shared)
     # Each piece has its own names: the same local can be another value there.
     inner = names.inner()
     lines: list[Lines] = [[] for _ in range(len(axes) + 1)]

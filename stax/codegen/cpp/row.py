@@ -20,18 +20,17 @@ from stax.ir.value import local
 def print_row(kernel: Kernel, plan: Plan, names: Names) -> Lines:
     """The loops of the whole kernel, at function level."""
     depth = len(plan.outer)
-    shared = depth if plan.parallel == "outer" else 0
     levels: list[Lines] = [[] for _ in range(depth)]
     body: Lines = []
     private = plan.parallel != "parts"
     rows = choose_rows(kernel, plan.stages, plan.inlined, private=private)
     for stage in plan.stages:
-        _add(levels, body, _outer_statements(kernel, plan, stage, shared, names))
+        _add(levels, body, _outer_statements(kernel, plan, stage, names))
         if stage.xr:
-            _add(levels, body, _reduction(kernel, plan, stage, shared, names, rows))
+            _add(levels, body, _reduction(kernel, plan, stage, names, rows))
     nest = outer_nest(plan.outer, levels, body, kernel.ranges)
-    if plan.parallel == "outer" and depth:
-        nest.insert(0, parallel(depth, plan.work, kernel.bounds_checked, kernel.ranges))
+    if plan.shared:
+        nest.insert(0, parallel(plan.shared, plan.work, kernel.bounds_checked, kernel.ranges))
     return [*(levels[0] if levels else []), *nest]
 
 
@@ -40,12 +39,10 @@ def _add(levels: list[Lines], body: Lines, lines: list[Lines]) -> None:
         (levels[depth] if depth < len(levels) else body).extend(group)
 
 
-def _outer_statements(
-    kernel: Kernel, plan: Plan, stage: Stage, shared: int, names: Names
-) -> list[Lines]:
+def _outer_statements(kernel: Kernel, plan: Plan, stage: Stage, names: Names) -> list[Lines]:
     """Lines by depth of the statements and stores between two reductions."""
     axes = tuple(a.name for a in plan.outer)
-    loops = Loops(axes, shared)
+    loops = Loops(axes, plan.shared)
     lines: list[Lines] = [[] for _ in range(len(axes) + 1)]
     for s in stage.x:
         for depth, group in enumerate(place([s.body], loops, names)):
@@ -57,14 +54,12 @@ def _outer_statements(
     return lines
 
 
-def _reduction(
-    kernel: Kernel, plan: Plan, stage: Stage, shared: int, names: Names, rows: Rows
-) -> list[Lines]:
+def _reduction(kernel: Kernel, plan: Plan, stage: Stage, names: Names, rows: Rows) -> list[Lines]:
     """Lines by depth of the loop of one stage; ``names`` learns the results."""
     outer, reduced = len(plan.outer), len(plan.reduce)
     may_be_empty = not all(positive(a.extent, kernel.ranges) for a in plan.reduce)
     axes = (*(a.name for a in plan.outer), *(a.name for a in plan.reduce))
-    loops = Loops(axes, shared, outer + reduced if may_be_empty else 0)
+    loops = Loops(axes, plan.shared, outer + reduced if may_be_empty else 0)
     inner = names.inner()
     rows.offer(inner, outer + reduced)
     bodies = [inline_locals(s.body, rows.bodies()) for s in stage.xr]

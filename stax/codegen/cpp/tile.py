@@ -24,7 +24,6 @@ def print_tile(kernel: Kernel, plan: Plan, names: Names) -> Lines:
     across, lane = plan.across, plan.lane
     assert across is not None and lane is not None
     outer = len(plan.outer)
-    shared = outer if plan.parallel == "outer" else 0
     axes = (*(a.name for a in plan.outer), across.name, lane.name)
     copies: Lines = []
     for n, load in enumerate(plan.tiled):
@@ -32,14 +31,15 @@ def print_tile(kernel: Kernel, plan: Plan, names: Names) -> Lines:
         text = spell_load(place_in, load.dtype)
         names.known[load.key] = Known(text, len(axes), place_in)
         copies.extend(_copy(kernel, load, f"tile{n}", place_in, across, lane))
-    lines, stores = _statements(kernel, plan, Loops(axes, shared), names)
+    lines, stores = _statements(kernel, plan, Loops(axes, plan.shared), names)
     innermost = simd(_over(lane, [*lines[-1], *stores]), kernel.bounds_checked)
     square = [*_ends(kernel, across, lane), *lines[outer], *copies]
     square.extend(_over(across, [*lines[outer + 1], *innermost]))
     body = _steps(kernel, across, _steps(kernel, lane, square))
     nest = outer_nest(plan.outer, lines[:outer], body, kernel.ranges)
     if plan.parallel == "outer":
-        nest.insert(0, parallel(outer + 2, plan.work, kernel.bounds_checked, kernel.ranges))
+        loops = plan.shared + (2 if plan.shared == outer else 0)
+        nest.insert(0, parallel(loops, plan.work, kernel.bounds_checked, kernel.ranges))
     return [*(lines[0] if outer else []), *nest]
 
 
