@@ -20,7 +20,7 @@ from stax.ir.kernel import Kernel, Statement, Store
 from stax.ir.ranges import bounds
 from stax.ir.value import Value, walk
 
-# Elements of an array on the stack, at most; and what computing a value again must cost for keeping it to pay.
+# Elements of all arrays on the stack together, at most; and what computing a value again must cost for keeping it to pay.
 ROW_LIMIT = 16384
 WORTH_KEEPING = 10
 
@@ -84,7 +84,8 @@ def choose_rows(
         if len(users) < 2 or cost < WORTH_KEEPING:
             continue
         store = _overwritten(kernel, s, stages[users[0] + 1 :], taken)
-        if private and limit is not None and 0 < limit <= ROW_LIMIT:
+        room = limit is not None and 0 < limit <= ROW_LIMIT - sum(arrays.values())
+        if private and room and limit is not None:
             places[s.name], arrays[s.name] = f"{s.name}_row[{position(kernel)}]", limit
         elif store is not None:
             taken.add(store.pointer)

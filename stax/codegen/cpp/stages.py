@@ -46,7 +46,7 @@ def stages(kernel: Kernel, inlined: dict[str, Value]) -> tuple[Stage, ...]:
 
 def _runs_at(s: Statement, levels: dict[str, int], writes: dict[tuple[str, str], int]) -> int:
     """The level whose loop runs an "xr" statement, -1 for one that is only inlined elsewhere."""
-    if s.combine:
+    if s.combine or s.space == "x":
         return levels[s.name]
     return max((writes[s.name, store.pointer] for store in s.stores), default=-1)
 
@@ -64,19 +64,34 @@ def _levels(kernel: Kernel) -> dict[str, int]:
 def _store_levels(
     kernel: Kernel, levels: dict[str, int], inlined: dict[str, Value]
 ) -> dict[tuple[str, str], int]:
-    """The stage of each store. One to an "inout" pointer waits until the last stage that still reads the pointer."""
-    last_read: dict[str, int] = {}
-    for s in kernel.statements:
-        for v in inline_locals(s.body, inlined).loads:
-            pointer = load_parts(v)[0]
-            last_read[pointer] = max(last_read.get(pointer, 0), levels[s.name])
+    """The stage of each store. One to an "inout" pointer waits until nothing later reads the pointer."""
     inout = {p.name for p in kernel.pointers if p.kind == "inout"}
-    found: dict[tuple[str, str], int] = {}
+    runs = dict(levels)
+    while True:
+        found: dict[tuple[str, str], int] = {}
+        for s in kernel.statements:
+            for store in s.stores:
+                wait = (
+                    _first_write(kernel, store.pointer, runs, inlined, s)
+                    if store.pointer in inout
+                    else 0
+                )
+                found[s.name, store.pointer] = max(levels[s.name] + bool(s.combine), wait)
+        # Waiting moves a statement of the inner space, and with it what it reads, to a later loop.
+        moved = {s.name: max(runs[s.name], _runs_at(s, levels, found)) for s in kernel.statements}
+        if moved == runs:
+            return found
+        runs = moved
+
+
+def _first_write(
+    kernel: Kernel, pointer: str, runs: dict[str, int], inlined: dict[str, Value], writer: Statement
+) -> int:
+    """The first stage at which ``writer`` may overwrite ``pointer``."""
+    outer = writer.space == "x" or writer.combine is not None
+    first = 0
     for s in kernel.statements:
-        ready = levels[s.name] + (1 if s.combine else 0)
-        for store in s.stores:
-            wait = last_read.get(store.pointer, 0) if store.pointer in inout else 0
-            # A store of the outer space at stage n comes before the loop of stage n: wait one stage more.
-            after_loop = 1 if wait and (s.space == "x" or s.combine) else 0
-            found[s.name, store.pointer] = max(ready, wait + after_loop)
-    return found
+        if any(load_parts(v)[0] == pointer for v in inline_locals(s.body, inlined).loads):
+            # A store between loops comes before the loop of its own stage.
+            first = max(first, runs[s.name] + (outer and s.space == "xr"))
+    return first

@@ -165,3 +165,31 @@ def test_a_store_in_place_waits_for_every_loop_that_reads() -> None:
     _, got = run(build(kernel), case, buffers)
     assert_close(got["inout_ptr0"], centred64, "float32", 5)
     assert_close(got["out_ptr0"], centred64 * (centred64**2).sum(1, keepdims=True), "float32", 5)
+
+
+def test_an_outer_store_in_place_waits_for_the_loop_that_reads() -> None:
+    """The scale is doubled in place, and the sum is still of the old scale."""
+    scale = at("inout_ptr0", X0)
+    kernel = make(
+        [
+            st("v0", scalar("mul", scale, f32(2)), ("inout_ptr0", X0)),
+            st(
+                "v1",
+                scalar("mul", at("in_ptr0", kernels.R0 + X0 * 50), scale),
+                ("out_ptr0", X0),
+                space="xr",
+                combine="sum",
+            ),
+        ],
+        x=[7],
+        r=[50],
+        form="per",
+        pointers=["in_ptr0:float32", "out_ptr0:float32", "inout_ptr0:float32"],
+    )
+    counts = {"in_ptr0": 350, "out_ptr0": 7, "inout_ptr0": 7}
+    case = KernelCase("in_place_scale", kernel, counts, None)
+    buffers = case.inputs(5)
+    _, got = run(build(case.kernel), case, buffers)
+    want = buffers["in_ptr0"].reshape(7, 50).astype(np.float64).sum(1) * buffers["inout_ptr0"]
+    assert_close(got["out_ptr0"], want, "float32", 5)
+    assert_close(got["inout_ptr0"], buffers["inout_ptr0"] * 2, "float32")
