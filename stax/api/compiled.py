@@ -232,9 +232,10 @@ class Compiled:
     def _load(
         self, artifact: Artifact, blobs: Mapping[str, bytes], facts: Facts, args: Any, kwargs: Any
     ) -> Executable:
-        return load(
-            artifact, blobs, libraries=self._libraries, facts=facts, types=types_of((args, kwargs))
-        )
+        types = types_of((args, kwargs))
+        loaded = load(artifact, blobs, libraries=self._libraries, facts=facts, types=types)
+        self.session.dumps.watch("load", loaded)
+        return loaded
 
     def _run_once(
         self, executable: Executable, args: tuple[Any, ...], kwargs: dict[str, Any]

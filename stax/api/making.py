@@ -76,6 +76,7 @@ class Maker:
             observer=observer,
             on_store_error=self.on_store_error,
             timeout_s=self.session.environment.build_timeout_s,
+            watch=self.session.dumps.watch,
         )
         return compile_captured(captured, target, options, shop, origin_of(fn))
 

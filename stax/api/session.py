@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import cast
 
+from stax.api.dumps import Dumps
 from stax.base.errors import OptionError, StoreError
 from stax.base.observe import Event, Observer, fan_out, ignore
 from stax.base.options import Environment
@@ -70,7 +71,9 @@ class Session:
             raise OptionError("bad mode", expected=" | ".join(MODES), found=repr(self.mode))
         self.counters = Counters.new()
         self.store_counters = StoreCounters()
-        self.observer = fan_out(self.counters, self.store_counters, observer or ignore)
+        self.dumps = Dumps(self.environment.debug, self.environment.dump_dir)
+        told = (self.counters, self.store_counters, self.dumps.observe, observer or ignore)
+        self.observer = fan_out(*told)
         self._store = store
         self._builder = builder
         self._own_builder = builder is None

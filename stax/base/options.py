@@ -26,7 +26,7 @@ class Options:
 
     numerics: str = _option(
         "eager",
-        "eager: round to the storage dtype after each op; fast: keep float32 inside a kernel",
+        "eager: round to the storage dtype after each op; fast: keep float32 from one joined op to the next",
     )  # type: ignore[assignment]
     fusion: bool = _option(
         True, "fuse computations into kernels; False gives one kernel a computation"

@@ -24,6 +24,11 @@ from stax.schedule.schedule import Schedule, schedule
 from stax.store.records import Records
 
 T = TypeVar("T")
+Watch = Callable[[str, object], None]
+
+
+def nobody(stage: str, value: object) -> None:
+    """The watcher that looks at nothing."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class Workshop:
     observer: Observer
     on_store_error: OnStoreError
     timeout_s: float = 300.0
+    watch: Watch = nobody
 
 
 @dataclass(frozen=True)
@@ -51,22 +57,21 @@ def compile_captured(
     captured: Captured, target: Target, options: Options, shop: Workshop, origin: str
 ) -> Product:
     """Captured → Artifact. Raises MissingRule, BuildError; store errors go to ``shop.on_store_error``."""
-    program = _stage("lower", lambda: lower(captured, options=options), shop.observer)
-    plan = _stage("schedule", lambda: schedule(program, options), shop.observer)
-    chosen = _stage(
-        "emit", lambda: emit_all(plan, target, shop.toolchain, shop.timeout_s), shop.observer
-    )
+    shop.watch("trace", captured)
+    program = _stage("lower", lambda: lower(captured, options=options), shop)
+    plan = _stage("schedule", lambda: schedule(program, options), shop)
+    chosen = _stage("emit", lambda: emit_all(plan, target, shop.toolchain, shop.timeout_s), shop)
     jobs = [job for _, job in chosen.values()]
     ready = _stage(
         "build",
         lambda: obtain(jobs, shop.records, shop.builder, shop.observer, shop.on_store_error),
-        shop.observer,
+        shop,
     )
     per_step = [None if isinstance(s, Extern) else chosen[s.kernel][0] for s in plan.steps]
     artifact, blobs = _stage(
         "assemble",
         lambda: assemble(captured, plan, per_step, ready, target, shop.toolchain, origin),
-        shop.observer,
+        shop,
     )
     blobs |= {r.digest: r.data for r in ready.values()}
     return Product(artifact, blobs, tuple(ready[k] for k in sorted(ready)))
@@ -104,8 +109,9 @@ def job_of(source: Source, target: Target, toolchain: Toolchain, timeout_s: floa
     )
 
 
-def _stage(name: str, run: Callable[[], T], observer: Observer) -> T:
+def _stage(name: str, run: Callable[[], T], shop: Workshop) -> T:
     began = time.perf_counter()
     result = run()
-    observer(Event(f"stage.{name}", {"seconds": time.perf_counter() - began}))
+    shop.observer(Event(f"stage.{name}", {"seconds": time.perf_counter() - began}))
+    shop.watch(name, result)
     return result

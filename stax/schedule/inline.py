@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from stax.ir.dtypes import DTYPES
 from stax.ir.expr import Expr, product, sym
 from stax.ir.program import (
     Arg,
@@ -40,11 +41,30 @@ class Decision:
     reason: str
 
 
-def inline(program: Program) -> tuple[Program, tuple[Decision, ...]]:
-    """Apply share, inline and drop in that order."""
+def inline(program: Program, *, wide: bool = False) -> tuple[Program, tuple[Decision, ...]]:
+    """Apply share, inline and drop in that order. With ``wide``, a value that was joined stays in the dtype it was computed
+    in instead of being rounded to its storage dtype on the way (Options.numerics "fast")."""
     shared = drop_dead(share(program))
     joined, decisions = inline_producers(shared)
+    if wide:
+        joined = replace(joined, nodes=tuple(_unrounded(n) for n in joined.nodes))
     return drop_dead(share(joined)), decisions
+
+
+def _unrounded(node: Node) -> Node:
+    """A computation without round trips through a narrower float: float32(bfloat16(v: float32)) is v."""
+    if isinstance(node, Extern):
+        return node
+
+    def swap(value: Value, args: tuple[Value, ...]) -> Value:
+        inner = args[0] if value.op == "cast" else None
+        if inner is not None and inner.op == "cast" and inner.args[0].dtype == value.dtype:
+            narrow, full = DTYPES[inner.dtype], DTYPES[value.dtype]
+            if narrow.is_float and full.is_float and narrow.itemsize < full.itemsize:
+                return inner.args[0]
+        return rebuild(value, args)
+
+    return replace(node, body=rewrite(node.body, swap))
 
 
 # -- equal computations

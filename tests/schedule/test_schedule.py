@@ -160,3 +160,14 @@ def test_empty_spaces(shape: tuple[int, int]) -> None:
     args = [R(*shape)]
     plan = schedule(lowered(fn, args), Options())
     compare(run_schedule(plan, [to_numpy(a) for a in args], {}, call_torch), fn(*args))
+
+
+def test_fast_numerics_keep_float32_between_joined_ops() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return (x * x) * 0.001
+
+    x = torch.full((40,), 300.0, dtype=torch.float16)
+    for numerics, expected in (("eager", float("inf")), ("fast", 90.0)):
+        plan = schedule(lowered(fn, [x]), Options(numerics=numerics))
+        (out,) = run_schedule(plan, [to_numpy(x)], {}, call_torch)
+        assert abs(out - expected).max() < 0.1 or (out == expected).all()
