@@ -26,11 +26,22 @@ class DType:
 
 _ROWS = (
     ("bool", "bool", 1),
-    ("uint8", "uint", 1), ("uint16", "uint", 2), ("uint32", "uint", 4), ("uint64", "uint", 8),
-    ("int8", "int", 1), ("int16", "int", 2), ("int32", "int", 4), ("int64", "int", 8),
-    ("float8_e4m3fn", "float", 1), ("float8_e5m2", "float", 1),
-    ("float16", "float", 2), ("bfloat16", "float", 2), ("float32", "float", 4), ("float64", "float", 8),
-    ("complex64", "complex", 8), ("complex128", "complex", 16),
+    ("uint8", "uint", 1),
+    ("uint16", "uint", 2),
+    ("uint32", "uint", 4),
+    ("uint64", "uint", 8),
+    ("int8", "int", 1),
+    ("int16", "int", 2),
+    ("int32", "int", 4),
+    ("int64", "int", 8),
+    ("float8_e4m3fn", "float", 1),
+    ("float8_e5m2", "float", 1),
+    ("float16", "float", 2),
+    ("bfloat16", "float", 2),
+    ("float32", "float", 4),
+    ("float64", "float", 8),
+    ("complex64", "complex", 8),
+    ("complex128", "complex", 16),
 )
 DTYPES = {name: DType(name, kind, size) for name, kind, size in _ROWS}
 

@@ -284,7 +284,13 @@ def floordiv(a: Expr, b: Expr) -> Expr:
     if b == 1:
         return q + r
     inner = _only_atom(r, "floordiv")
-    if inner is not None and b.is_const and inner.args[1].is_const and b.value > 0 and inner.args[1].value > 0:
+    if (
+        inner is not None
+        and b.is_const
+        and inner.args[1].is_const
+        and b.value > 0
+        and inner.args[1].value > 0
+    ):
         return q + floordiv(inner.args[0], inner.args[1] * b)
     return q + Expr({((Atom("floordiv", args=(r, b)), 1),): 1})
 
@@ -389,10 +395,16 @@ def _atom_text(op: str, args: tuple[Expr, ...]) -> str:
 
 
 _APPLY: Mapping[str, Callable[[Expr, Expr], Expr]] = {
-    "floordiv": floordiv, "mod": mod, "max": maximum, "min": minimum,
+    "floordiv": floordiv,
+    "mod": mod,
+    "max": maximum,
+    "min": minimum,
 }
 _VALUE: Mapping[str, Callable[[int, int], int]] = {
-    "floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b, "max": max, "min": min,
+    "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
+    "max": max,
+    "min": min,
 }
 
 
@@ -420,15 +432,23 @@ def parse(text: str, limit: int = 4096) -> Expr:
     """Read the text form back. Accepts names, integers, + - * // %, unary minus, min and max; raises SchemaError
     otherwise, also past ``limit`` characters, so text from the wire is safe to read."""
     if len(text) > limit:
-        raise SchemaError("expression too long", expected=f"<= {limit} characters", found=str(len(text)))
+        raise SchemaError(
+            "expression too long", expected=f"<= {limit} characters", found=str(len(text))
+        )
     try:
         return _from_ast(ast.parse(text, mode="eval").body)
     except (SyntaxError, RecursionError, ZeroDivisionError, MemoryError, ValueError) as error:
-        raise SchemaError("bad expression", expected="an integer expression", found=text[:80]) from error
+        raise SchemaError(
+            "bad expression", expected="an integer expression", found=text[:80]
+        ) from error
 
 
 _BINARY: Mapping[type[ast.operator], Callable[[Expr, Expr], Expr]] = {
-    ast.Add: Expr.__add__, ast.Sub: Expr.__sub__, ast.Mult: Expr.__mul__, ast.FloorDiv: floordiv, ast.Mod: mod,
+    ast.Add: Expr.__add__,
+    ast.Sub: Expr.__sub__,
+    ast.Mult: Expr.__mul__,
+    ast.FloorDiv: floordiv,
+    ast.Mod: mod,
 }
 
 
@@ -441,7 +461,10 @@ def _from_ast(node: ast.expr) -> Expr:
         return -_from_ast(node.operand)
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
         return _BINARY[type(node.op)](_from_ast(node.left), _from_ast(node.right))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
-        if len(node.args) == 2 and not node.keywords:
-            return _APPLY[node.func.id](_from_ast(node.args[0]), _from_ast(node.args[1]))
-    raise SchemaError("bad expression", expected="names, integers, + - * // % min max", found=ast.dump(node)[:80])
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+        fold = {"min": minimum, "max": maximum}.get(node.func.id)
+        if fold is not None and len(node.args) == 2:
+            return fold(_from_ast(node.args[0]), _from_ast(node.args[1]))
+    raise SchemaError(
+        "bad expression", expected="names, integers, + - * // % min max", found=ast.dump(node)[:80]
+    )
