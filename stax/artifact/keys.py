@@ -18,7 +18,9 @@ class Key:
     @staticmethod
     def of(kind: str, values: Mapping[str, object]) -> Key:
         """Hash each named value whole (see :func:`stax.base.digest.canonical`)."""
-        return Key(kind, tuple((name, digest(value, f"{kind}/{name}")) for name, value in values.items()))
+        return Key(
+            kind, tuple((name, digest(value, f"{kind}/{name}")) for name, value in values.items())
+        )
 
     @property
     def digest(self) -> str:
