@@ -68,8 +68,10 @@ def decompositions() -> Decompositions:
     table: dict[object, Callable[..., object]] = {
         op: fn for op, fn in get_decompositions(packets).items() if not str(op).endswith("out")
     }
-    for op, dtypes in _exact(aten):
-        table[op] = only_for(dtypes, table[op])
+    for packet, dtypes in _exact(aten):
+        for op in (getattr(packet, overload) for overload in packet.overloads()):
+            if op in table:
+                table[op] = only_for(dtypes, table[op])
     table[aten._scaled_dot_product_flash_attention_for_cpu.default] = flash_attention_cpu
     table[aten._scaled_dot_product_flash_attention_for_cpu_backward.default] = (
         flash_attention_cpu_backward
@@ -84,23 +86,24 @@ def decompositions() -> Decompositions:
 WIDE = (torch.float32, torch.float64)
 
 
-def _exact(aten: Any) -> Iterator[tuple[object, tuple[torch.dtype, ...]]]:
+def _exact(aten: Any) -> Iterator[tuple[Any, tuple[torch.dtype, ...]]]:
     """Formulas that agree with eager for some dtypes alone: of bytes eager interpolates in fixed point, and of halves it
     computes sample positions in float32."""
-    for name in (
-        "upsample_linear1d",
-        "upsample_bilinear2d",
-        "upsample_trilinear3d",
-        "upsample_bicubic2d",
-    ):
-        yield getattr(aten, name).default, (*WIDE, *HALVES)
-    yield aten.grid_sampler_2d.default, WIDE
+    for name in ("linear1d", "bilinear2d", "trilinear3d", "bicubic2d"):
+        yield getattr(aten, f"upsample_{name}"), (*WIDE, *HALVES)
+    for dims in ("1d", "2d", "3d"):
+        yield getattr(aten, f"upsample_nearest{dims}"), (*WIDE, *HALVES, torch.uint8)
+        yield getattr(aten, f"_upsample_nearest_exact{dims}"), (*WIDE, *HALVES, torch.uint8)
+    yield aten.grid_sampler_2d, WIDE
 
 
 def only_for(dtypes: tuple[torch.dtype, ...], fn: Callable[..., object]) -> Callable[..., object]:
-    """``fn`` where the first argument has one of these dtypes; elsewhere the operator stays whole."""
+    """``fn`` where the first argument has one of these dtypes; elsewhere the operator stays whole. Raises RuntimeError
+    for a plane of size 0, as eager does."""
 
     def chosen(x: Tensor, *args: object, **kwargs: object) -> object:
+        if any(size == 0 for size in x.shape[2:]):
+            raise RuntimeError(f"sizes to resample must be greater than 0, found {tuple(x.shape)}")
         return fn(x, *args, **kwargs) if x.dtype in dtypes else NotImplemented
 
     return chosen

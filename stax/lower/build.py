@@ -13,7 +13,7 @@ from stax.ir.program import Axis, Buffer, Computation, Node, Origin, Symbol, Ten
 from stax.ir.ranges import Range
 from stax.ir.value import Value
 from stax.lower import views
-from stax.lower.scalars import read
+from stax.lower.scalars import Operand, operand_value, read
 from stax.lower.views import Shape, View, axis_name, whole
 
 
@@ -38,6 +38,7 @@ class Builder:
         self.buffers: list[Buffer] = []
         self.nodes: list[Node] = []
         self.temps = 0
+        self.layouts: dict[str, views.Layout] = {}
 
     def temp(self, shape: Shape, strides: Shape, dtype: str, device: str) -> Buffer:
         buffer = Buffer(f"buf{self.temps}", "temp", dtype, shape, strides, const(0), device)
@@ -88,11 +89,27 @@ class Call:
         """Ranges of the size symbols."""
         return self.builder.ranges
 
+    @property
+    def hints(self) -> Mapping[str, int]:
+        """The size symbols at capture."""
+        return self.builder.hints
+
     def fill(self, body: Value, meta: Meta | None = None) -> View:
         """A result as ``meta`` says (default: this call's), computed as ``body`` at every point."""
         meta = self.out if meta is None else meta
-        strides = views.dense_strides(meta.shape, meta.strides, self.builder.hints)
-        return self.builder.compute(meta.shape, strides, body, self.origin, meta.device)
+        strides = views.dense_strides(meta.shape, meta.strides, self.hints)
+        made = self.builder.compute(meta.shape, strides, body, self.origin, meta.device)
+        if strides != meta.strides or meta.offset != 0:
+            self.builder.layouts[made.buffer.name] = views.Layout(meta.strides, meta.offset)
+        return made
+
+    def operand(self, operand: Operand, dtype: str) -> Value:
+        """An operand as a value of ``dtype`` at every point of the result, broadcast."""
+        return operand_value(operand, dtype, self.out.shape, self.hints)
+
+    def expand(self, view: View, shape: Shape) -> View:
+        """Broadcast to ``shape``."""
+        return views.expand(view, shape, self.ranges, self.hints)
 
     def stage(self, shape: Shape, body: Value) -> View:
         """An intermediate of this call, contiguous."""

@@ -11,7 +11,7 @@ from stax.ir.value import Value, cast, constant, index, scalar, where
 from stax.lower import views
 from stax.lower.build import Call, Declined, Rule, Table
 from stax.lower.pointwise import both
-from stax.lower.scalars import Number, Operand, add, div, mul, number, operand_value, read, sub
+from stax.lower.scalars import Number, Operand, add, div, mul, number, read, sub
 from stax.lower.view import wrap_dim
 from stax.lower.views import View, axis
 
@@ -48,7 +48,7 @@ def scalar_tensor(c: Call, value: Operand, **unused: object) -> View:
 
 
 def fill(c: Call, x: View, value: Operand) -> View:
-    return c.fill(operand_value(value, c.out.dtype, x.rank))
+    return c.fill(c.operand(value, c.out.dtype))
 
 
 # -- ranges

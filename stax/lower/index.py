@@ -13,7 +13,7 @@ from stax.lower import views
 from stax.lower.build import Call, Declined, Table
 from stax.lower.create import at_least, less
 from stax.lower.pointwise import both
-from stax.lower.scalars import Operand, operand_value, read
+from stax.lower.scalars import Operand, read
 from stax.lower.view import slice_start, wrap_dim
 from stax.lower.views import View, axis
 
@@ -54,9 +54,9 @@ def index_select(c: Call, x: View, dim: int, indices: View) -> View:
 def gather(c: Call, x: View, dim: int, indices: View, *, sparse_grad: bool = False) -> View:
     dim = wrap_dim(dim, x.rank)
     if not x.rank:
-        return c.fill(read(views.expand(x, indices.shape, c.ranges)))
+        return c.fill(read(c.expand(x, indices.shape)))
     at: list[Expr | Value] = [axis(k) for k in range(x.rank)]
-    at[dim] = checked(read(views.expand(indices, c.out.shape, c.ranges)), x.shape[dim])
+    at[dim] = checked(read(c.expand(indices, c.out.shape)), x.shape[dim])
     return c.fill(read(x, at))
 
 
@@ -85,6 +85,8 @@ def _places(
     used = [k for k, v in enumerate(indices) if v is not None]
     rank = max(v.rank for v in indices if v is not None)
     first = used[0] if used == list(range(used[0], used[-1] + 1)) else 0
+    target = c.out.shape[first : first + rank]
+    shift = {views.axis_name(k): axis(first + k) for k in range(rank)}
     at: list[Expr | Value] = []
     free = iter([k for k in range(len(c.out.shape)) if not first <= k < first + rank])
     for k in range(x.rank):
@@ -92,8 +94,7 @@ def _places(
         if v is None:
             at.append(axis(next(free)))
             continue
-        place = [axis(first + rank - v.rank + d) for d in range(v.rank)]
-        value = read(v, [const(0) if e == 1 else p for e, p in zip(v.shape, place)])
+        value = read(v, [p.subs(shift) for p in views.broadcast(v.shape, target, c.hints)])
         at.append((wrapped if checked_too else from_end)(value, x.shape[k]))
     return at
 
@@ -161,7 +162,7 @@ def scatter(
     value = (
         read(source, at, covered)
         if isinstance(source, View) and source.rank
-        else operand_value(source, x.dtype, x.rank)
+        else c.operand(source, x.dtype)
     )
     return c.fill(where(hit, cast(value, x.dtype), read(x)))
 
@@ -176,7 +177,7 @@ def index_put(
         return Declined("a scatter to places that are data")
     assert isinstance(mask, View)
     chosen = read(mask, [axis(k) for k in range(mask.rank)])
-    return c.fill(where(chosen, operand_value(values, x.dtype, x.rank), read(x)))
+    return c.fill(where(chosen, c.operand(values, x.dtype), read(x)))
 
 
 RULES: Table = {

@@ -12,7 +12,7 @@ from stax.ir.dtypes import DTYPES
 from stax.ir.value import Value, scalar, where
 from stax.lower.build import Call, Rule, Table
 from stax.lower.pointwise import both, elementwise, negative, num, overloads, unary, zero
-from stax.lower.scalars import Operand, common_dtype, operand_value, rounded
+from stax.lower.scalars import Operand, common_dtype, rounded
 from stax.lower.views import View
 
 # -- comparison and logic
@@ -70,7 +70,7 @@ def nan_to_num(
     neginf: float | None = None,
 ) -> View:
     if not DTYPES[x.dtype].is_float:
-        return c.fill(operand_value(x, x.dtype, x.rank))
+        return c.fill(c.operand(x, x.dtype))
     limits = torch.finfo(getattr(torch, x.dtype))
     high = limits.max if posinf is None else posinf
     low = limits.min if neginf is None else neginf
@@ -87,9 +87,8 @@ def nan_to_num(
 
 
 def where_rule(c: Call, condition: View, x: Operand, y: Operand) -> View:
-    rank = len(c.out.shape)
-    chosen = operand_value(condition, "bool", rank)
-    return c.fill(where(chosen, *(operand_value(o, c.out.dtype, rank) for o in (x, y))))
+    chosen = c.operand(condition, "bool")
+    return c.fill(where(chosen, *(c.operand(o, c.out.dtype) for o in (x, y))))
 
 
 def masked_fill(c: Call, x: View, mask: View, value: Operand) -> View:

@@ -24,7 +24,7 @@ def _rstd(c: Call, squares: View, n: Nest, eps: float) -> View:
 
 
 def _everywhere(c: Call, x: View, n: Nest, shape: tuple[Expr, ...]) -> Value:
-    return read(views.expand(kept_dims(c, x, n), shape, c.ranges))
+    return read(c.expand(kept_dims(c, x, n), shape))
 
 
 def _affine(value: Value, weight: Value | None, bias: Value | None) -> Value:
@@ -41,7 +41,7 @@ def _result(c: Call, k: int) -> Meta:
 
 def _trailing(c: Call, weight: View | None, shape: tuple[Expr, ...]) -> Value | None:
     """A weight of the normalised dimensions, at every point."""
-    return None if weight is None else read(views.expand(weight, shape, c.ranges))
+    return None if weight is None else read(c.expand(weight, shape))
 
 
 def layer_norm(
@@ -102,7 +102,7 @@ def group_norm(
     mean, squares = moments(c, grouped, n, dtype)
     rstd = _rstd(c, squares, n, eps)
     spread = [
-        read(views.reshape(views.expand(kept_dims(c, v, n), split, c.ranges), x.shape, c.ranges))
+        read(views.reshape(c.expand(kept_dims(c, v, n), split), x.shape, c.ranges))
         for v in (mean, rstd)
     ]
     value = mul(sub(cast(read(x), dtype), spread[0]), spread[1])

@@ -15,7 +15,6 @@ from stax.lower.scalars import (
     div,
     mul,
     number,
-    operand_value,
     rounded,
     sub,
 )
@@ -28,8 +27,7 @@ def elementwise(
     """``fn`` of the operands, broadcast to the result's shape, each as the widened form of ``dtype`` (default: the
     result's); the value is rounded to the result's dtype."""
     compute = accumulator(c.out.dtype if dtype is None else dtype)
-    rank = len(c.out.shape)
-    return c.fill(cast(fn(*(operand_value(o, compute, rank) for o in operands)), c.out.dtype))
+    return c.fill(cast(fn(*(c.operand(o, compute) for o in operands)), c.out.dtype))
 
 
 def unary(fn: Callable[[Value], Value]) -> Rule:
@@ -282,13 +280,13 @@ def copy_rule(c: Call, x: View, **unused: object) -> View | Declined:
     """clone and casts: a fresh tensor of the result's dtype and strides."""
     if x.buffer.device != c.out.device:
         return Declined("a copy between devices")
-    return c.fill(cast(operand_value(x, x.dtype, x.rank), c.out.dtype))
+    return c.fill(cast(c.operand(x, x.dtype), c.out.dtype))
 
 
 def copy_into(c: Call, x: View, source: View, non_blocking: bool = False) -> View | Declined:
     if source.buffer.device != c.out.device:
         return Declined("a copy between devices")
-    return c.fill(cast(operand_value(source, source.dtype, x.rank), c.out.dtype))
+    return c.fill(cast(c.operand(source, source.dtype), c.out.dtype))
 
 
 def rounding(op: str) -> Rule:
@@ -298,7 +296,7 @@ def rounding(op: str) -> Rule:
 def round_decimals(c: Call, x: View, *, decimals: int = 0) -> View:
     """Eager scales by a power of ten, rounds and scales back."""
     if not DTYPES[x.dtype].is_float:
-        return c.fill(operand_value(x, x.dtype, x.rank))
+        return c.fill(c.operand(x, x.dtype))
     ten = 10.0 ** abs(decimals)
 
     def fn(v: Value) -> Value:

@@ -203,7 +203,7 @@ def moments(c: Call, x: View, n: Nest, dtype: str) -> tuple[View, View]:
     """(mean, sum of squared differences from it), without the reduced dimensions, in ``dtype``."""
     summed = total(c, x, n, dtype=dtype)
     mean_ = c.stage(n.kept, div(read(summed), number(n.count, dtype)))
-    centre = views.expand(kept_dims(c, mean_, n), x.shape, c.ranges)
+    centre = c.expand(kept_dims(c, mean_, n), x.shape)
     gap = sub(cast(read(x, n.at), dtype), read(centre, n.at))
     return mean_, c.reduce("sum", n.kept, n.over, mul(gap, gap))
 
@@ -259,13 +259,13 @@ def std_mean(
 def _shifted(c: Call, x: View, n: Nest, dtype: str) -> View:
     """x minus its largest along the reduced dimensions, in ``dtype`` and the shape of x."""
     largest = reduced(c, x, n, "max", lambda v: cast(v, dtype))
-    top = views.expand(kept_dims(c, largest, n), x.shape, c.ranges)
+    top = c.expand(kept_dims(c, largest, n), x.shape)
     return c.stage(x.shape, sub(cast(read(x), dtype), read(top)))
 
 
 def _spread(c: Call, x: View, n: Nest, shape: Shape) -> Value:
     """A reduction's value at every point of the unreduced shape."""
-    return read(views.expand(kept_dims(c, x, n), shape, c.ranges))
+    return read(c.expand(kept_dims(c, x, n), shape))
 
 
 def softmax(c: Call, x: View, dim: int, half_to_float: bool = False) -> View:
@@ -301,7 +301,7 @@ def logsumexp(c: Call, x: View, dim: Dims, keepdim: bool = False) -> View:
     largest = reduced(c, x, n, "max", lambda v: cast(v, dtype))
     raw = read(largest)
     safe = c.stage(n.kept, where(scalar("isinf", raw), num(0, raw), raw))
-    top = views.expand(kept_dims(c, safe, n), x.shape, c.ranges)
+    top = c.expand(kept_dims(c, safe, n), x.shape)
     power = scalar("exp", sub(cast(read(x, n.at), dtype), read(top, n.at)))
     summed = c.reduce("sum", n.kept, n.over, power)
     return finish(c, summed, keepdim, n, lambda v: add(scalar("log", v), read(safe)))

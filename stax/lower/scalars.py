@@ -8,9 +8,9 @@ from functools import lru_cache
 import torch
 
 from stax.ir.dtypes import DTYPES, accumulator
-from stax.ir.expr import Atom, Expr, const
+from stax.ir.expr import Atom, Expr
 from stax.ir.value import Value, cast, constant, index, load, scalar
-from stax.lower.views import View, axis, axis_name
+from stax.lower.views import Hints, Shape, View, axis_name, broadcast
 
 Number = bool | int | float
 Operand = View | Expr | Number
@@ -170,14 +170,9 @@ def _combine(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dty
     return higher
 
 
-def operand_value(operand: Operand, dtype: str, rank: int) -> Value:
-    """An operand as a value of ``dtype`` at the axes of an output of ``rank``, broadcast from the right."""
+def operand_value(operand: Operand, dtype: str, shape: Shape, hints: Hints) -> Value:
+    """An operand as a value of ``dtype`` at the axes of an output of ``shape``, broadcast from the right."""
     if not isinstance(operand, View):
         return number(operand, dtype)
-    skip = rank - operand.rank
-    at = (
-        None
-        if skip == 0
-        else [const(0) if e == 1 else axis(k + skip) for k, e in enumerate(operand.shape)]
-    )
+    at = None if operand.shape == shape else broadcast(operand.shape, shape, hints)
     return cast(read(operand, at), dtype)

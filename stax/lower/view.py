@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stax.base.errors import MissingRule
 from stax.capture.captured import Meta
-from stax.ir.expr import Expr, const, maximum
+from stax.ir.expr import Expr, const, maximum, total
 from stax.ir.ranges import nonneg, simplify
 from stax.lower import views
 from stax.lower.build import Call, Declined, Result, Rule, Table
@@ -29,7 +30,7 @@ def reshape(c: Call, x: View, *unused: object) -> View:
 
 
 def expand(c: Call, x: View, size: object, *, implicit: bool = False) -> View:
-    return views.expand(x, c.out.shape, c.ranges)
+    return c.expand(x, c.out.shape)
 
 
 def permute(c: Call, x: View, dims: Sequence[int]) -> View:
@@ -49,9 +50,10 @@ def t(c: Call, x: View) -> View:
 
 
 def squeeze(c: Call, x: View, dims: int | Sequence[int] | None = None) -> View:
+    """A size that is 1 at capture is 1 by a guard."""
     chosen = range(x.rank) if dims is None else [dims] if isinstance(dims, int) else dims
-    ones = {wrap_dim(d, x.rank) for d in chosen if x.rank}
-    return views.drop(x, sorted(d for d in ones if x.shape[d] == 1), c.ranges)
+    wanted = {wrap_dim(d, x.rank) for d in chosen if x.rank}
+    return views.drop(x, sorted(d for d in wanted if x.shape[d].evaluate(c.hints) == 1), c.ranges)
 
 
 def unsqueeze(c: Call, x: View, dim: int) -> View:
@@ -122,13 +124,20 @@ def unfold(c: Call, x: View, dimension: int, size: int, step: int) -> View:
 def as_strided(
     c: Call, x: View, size: Sequence[Int], stride: Sequence[Int], storage_offset: Int | None = None
 ) -> View | Declined:
-    """Of the storage below ``x``, which a dense buffer holds whole."""
-    own = views.tensor_ref(x)
-    if own is None:
-        return Declined("as_strided of a view that is not affine")
-    offset = own.offset if storage_offset is None else const(storage_offset)
+    """Of the storage below ``x``, as eager has it."""
+    buffer = x.buffer
+    layout = c.builder.layouts.get(buffer.name, views.Layout(buffer.strides, buffer.offset))
+    origin = {views.axis_name(k): const(0) for k in range(x.rank)}
+    own = total([layout.offset, *(e.subs(origin) * s for e, s in zip(x.coords, layout.strides))])
+    offset = own if storage_offset is None else const(storage_offset)
     shape, strides = tuple(map(const, size)), tuple(map(const, stride))
-    found = views.from_storage(x.buffer, shape, strides, offset, c.ranges)
+    found = views.from_storage(buffer, layout, shape, strides, offset, c.ranges)
+    if found is None and buffer.kind == "temp":
+        raise MissingRule(
+            "as_strided reads memory between the elements of a changed tensor",
+            where=c.where,
+            hint="index the tensor instead of its storage",
+        )
     return Declined("as_strided of a tensor with holes") if found is None else found
 
 

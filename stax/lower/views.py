@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from math import gcd
 
 from stax.ir.expr import Expr, const, product, split_multiples, sym, total
 from stax.ir.program import Buffer, TensorRef, contiguous
 from stax.ir.ranges import Range, Ranges, simplify
 
 Shape = tuple[Expr, ...]
+Hints = Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -91,12 +93,28 @@ def compose(
     return View(view.buffer, shape, tuple(exprs[:-1]), exprs[-1])
 
 
-def expand(view: View, shape: Shape, symbols: Ranges) -> View:
+def expand(view: View, shape: Shape, symbols: Ranges, hints: Hints) -> View:
     """Broadcast to ``shape``, aligned on the right."""
     if view.shape == shape:
         return view
-    skip = len(shape) - view.rank
-    return compose(view, shape, [axis(k + skip) for k in range(view.rank)], symbols)
+    return compose(view, shape, broadcast(view.shape, shape, hints), symbols)
+
+
+def broadcast(old: Shape, new: Shape, hints: Hints) -> list[Expr]:
+    """The position in ``old`` of each point of ``new``, aligned on the right.
+
+    A size such as s0 // 4 may be 1 by a guard alone: it is stretched where it was at capture."""
+    skip = len(new) - len(old)
+    return [
+        const(0) if _stretched(e, new[k + skip], hints) else axis(k + skip)
+        for k, e in enumerate(old)
+    ]
+
+
+def _stretched(old: Expr, new: Expr, hints: Hints) -> bool:
+    if old == 1 or old == new:
+        return old == 1
+    return old.evaluate(hints) == 1 and new.evaluate(hints) != 1
 
 
 def permute(view: View, dims: Sequence[int], symbols: Ranges) -> View:
@@ -249,31 +267,49 @@ def unfold(view: View, dim: int, size: int, step: int, extent: Expr, symbols: Ra
     return compose(view, shape, positions, symbols)
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Where eager keeps the elements of a buffer: a temp that stands for a mutated input keeps the input's strides there,
+    and is dense here."""
+
+    strides: Shape
+    offset: Expr
+
+
 def from_storage(
-    buffer: Buffer, shape: Shape, strides: Shape, offset: Expr, symbols: Ranges
+    buffer: Buffer, layout: Layout, shape: Shape, strides: Shape, offset: Expr, symbols: Ranges
 ) -> View | None:
-    """The strided view of a dense buffer's storage as an index map; None when the buffer has holes."""
+    """The strided view of eager's storage as an index map; None when it may touch what is no element of the buffer."""
     if any(e == 0 for e in shape):
         return View(buffer, shape, (const(0),) * len(buffer.shape), offset)
-    order = None if any(e == 0 for e in buffer.shape) else dense_order(buffer.shape, buffer.strides)
+    place = offset - layout.offset
+    for k, stride in enumerate(strides):
+        if shape[k] != 1:
+            place = place + axis(k) * stride
+    unit = _unit(place, [e for n, e in zip(buffer.shape, layout.strides) if n != 1])
+    steps = tuple(e // unit for e in layout.strides)
+    order = None if any(e == 0 for e in buffer.shape) else dense_order(buffer.shape, steps)
     if order is None:
         return None
-    place = offset - buffer.offset
-    for k, stride in enumerate(strides):
-        place = place + axis(k) * stride
+    element = place // unit
     coords: list[Expr] = [const(0)] * len(buffer.shape)
-    for dim, position in zip(
-        order, _unravel(place, [buffer.shape[d] for d in order]) if order else ()
-    ):
+    positions = _unravel(element, [buffer.shape[d] for d in order]) if order else []
+    for dim, position in zip(order, positions):
         coords[dim] = position
     ranges = shape_ranges(shape, symbols)
-    ones = {axis_name(k): const(0) for k, e in enumerate(shape) if e == 1}
-    return View(
-        buffer,
-        shape,
-        tuple(simplify(c.subs(ones), ranges) for c in coords),
-        (place + buffer.offset).subs(ones),
-    )
+    found = tuple(simplify(c, ranges) for c in coords)
+    kept = all(a == b for n, a, b in zip(buffer.shape, steps, buffer.strides) if n != 1)
+    ours = element + buffer.offset if kept else simplify(_place(buffer, found), ranges)
+    return View(buffer, shape, found, ours)
+
+
+def _unit(place: Expr, strides: Sequence[Expr]) -> int:
+    """The largest number that divides every coefficient."""
+    unit = 0
+    for e in (place, *strides):
+        for _, coef in e.terms:
+            unit = gcd(unit, coef)
+    return max(unit, 1)
 
 
 def dense_order(shape: Shape, strides: Shape) -> list[int] | None:
@@ -291,7 +327,7 @@ def dense_order(shape: Shape, strides: Shape) -> list[int] | None:
     return order[::-1]
 
 
-def dense_strides(shape: Shape, like: Shape, hints: Mapping[str, int]) -> Shape:
+def dense_strides(shape: Shape, like: Shape, hints: Hints) -> Shape:
     """Dense strides in the order of ``like`` (decreasing at the hints; ties in the order of dimensions)."""
     if dense_order(shape, like) is not None or any(e == 0 for e in shape):
         return like

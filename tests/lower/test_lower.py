@@ -323,3 +323,56 @@ def test_every_rule_names_an_operator_once() -> None:
 def test_literals_pass_through() -> None:
     program = lowered(lambda x: (x, 1.5), [numbers(2)])
     assert program.outputs[1] == Literal(1.5)
+
+
+# -- inputs that broke other compilers
+
+
+def test_storage_of_a_mutated_strided_input() -> None:
+    """as_strided of it walks its own storage: 1, 3, 5."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return torch.as_strided_copy(x, (3,), (2,))
+
+    program = lower(capture(fn, [torch.arange(10)[::2]]), options=Options())
+    (found,) = run_program(program, [torch.arange(10)[::2]])
+    assert found.tolist() == fn(torch.arange(10)[::2]).tolist() == [1, 3, 5]
+
+
+def test_memory_between_the_elements_of_a_mutated_input_is_refused() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return torch.as_strided_copy(x, (6,), (1,))
+
+    with pytest.raises(MissingRule, match="between the elements"):
+        lower(capture(fn, [torch.arange(10)[::2]]), options=Options())
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+def test_resize_of_nothing_raises(mode: str) -> None:
+    """Already when it is traced."""
+    x = torch.empty(1, 1, 0, 3)
+    with pytest.raises(RuntimeError):
+        F.interpolate(x, size=(4, 4), mode=mode)
+    with pytest.raises(RuntimeError):
+        lowered(lambda x: F.interpolate(x, size=(4, 4), mode=mode), [x])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_views_of_a_derived_size_one(dynamic: bool) -> None:
+    check(lambda x, y: x.view(-1, 4) * y.view(-1, 4), [numbers(4), numbers(8)], dynamic=dynamic)
+
+
+def test_nested_halving_of_a_size() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x[: (x.shape[0] + 1) // 2][: ((x.shape[0] + 1) // 2 + 1) // 2] * 2
+
+    program = lowered(fn, [numbers(9)], dynamic=True)
+    for n in (9, 10, 23):
+        compare(run_program(program, [numbers(n)]), fn(numbers(n)))
+
+
+def test_scrub_of_infinities_sees_stored_halves() -> None:
+    x = torch.full((40,), 300.0, dtype=torch.float16)
+    check(lambda x: torch.nan_to_num(x * x, posinf=0.0), [x])
