@@ -42,10 +42,10 @@ def _atom(atom: Atom, ranges: Ranges) -> str:
     a, b = atom.args
     left, right = spell_expr(a, ranges), spell_expr(b, ranges)
     if atom.op in ("max", "min"):
-        return f"stax_i{atom.op}({left}, {right})"
+        return f"stax_i{atom.op}<int64_t>({left}, {right})"
     sign = "/" if atom.op == "floordiv" else "%"
     if not (nonneg(a, ranges) and positive(b, ranges)):
-        return f"stax_{'floordiv' if sign == '/' else 'remainder'}<int64_t>({left}, {right})"
+        return f"stax_i{'floordiv' if sign == '/' else 'remainder'}<int64_t>({left}, {right})"
     high = bounds(a, ranges)[1]
     # A 32-bit division by a constant becomes a multiplication that vectorises; a 64-bit one does not.
     if b.is_const and high is not None and max(high, b.value) <= _UINT32_MAX:
