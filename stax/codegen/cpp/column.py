@@ -6,13 +6,15 @@ is walked along the contiguous outer axis.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from stax.codegen.cpp.accumulator import Accumulator
 from stax.codegen.cpp.flush import Flush, place_flush
 from stax.codegen.cpp.index import spell_factor
-from stax.codegen.cpp.nest import Lines, for_loop, outer_nest, parallel, simd
+from stax.codegen.cpp.nest import Lines, add_levels, for_loop, outer_nest, parallel, simd
 from stax.codegen.cpp.plan import BLOCK, PARTS, Plan
 from stax.codegen.cpp.reduced import Reduced, part_loop, reduced_loops
-from stax.codegen.cpp.rows import choose_rows
+from stax.codegen.cpp.rows import Rows, choose_rows
 from stax.codegen.cpp.stages import Stage
 from stax.codegen.cpp.statements import accumulator, store_line, take
 from stax.codegen.cpp.types import value_type
@@ -37,11 +39,13 @@ def print_column(kernel: Kernel, plan: Plan, names: Names) -> Lines:
     ranges = kernel.ranges
     extent = spell_factor(plan.lane.extent, ranges)
     begin, end = (f"{plan.lane.name}_from", f"{plan.lane.name}_to") if block else ("0", extent)
-    column = _Column(kernel, plan, names, plan.lane, begin, end, block or _static(plan.lane))
+    width = block or _static(plan.lane)
+    rows = choose_rows(kernel, plan.stages, plan.inlined, private=False)
+    column = _Column(kernel, plan, names, plan.lane, begin, end, width, rows)
     for n, stage in enumerate(plan.stages):
-        _add(levels, body, column.outer_statements(n, stage))
+        add_levels(levels, body, column.outer_statements(n, stage))
         if stage.xr:
-            _add(levels, body, column.reduction(stage))
+            add_levels(levels, body, column.reduction(stage))
     if block:
         body.insert(0, f"const int64_t {end} = stax_imin<int64_t>({begin} + {block}, {extent});")
         body = for_loop(begin, "0", extent, body, step=block)
@@ -50,11 +54,6 @@ def print_column(kernel: Kernel, plan: Plan, names: Names) -> Lines:
     if plan.parallel == "outer" and loops:
         nest.insert(0, parallel(loops, plan.work, kernel.bounds_checked, ranges))
     return [*(levels[0] if levels else []), *nest]
-
-
-def _add(levels: list[Lines], body: Lines, lines: list[Lines]) -> None:
-    for depth, group in enumerate(lines):
-        (levels[depth] if depth < len(levels) else body).extend(group)
 
 
 def _static(axis: Axis) -> int:
@@ -71,30 +70,29 @@ def _block(kernel: Kernel, plan: Plan, lane: Axis) -> int:
     return 0 if lane.extent.is_const and length <= block else block
 
 
+@dataclass
 class _Column:
-    """Prints the stages of one column plan; ``names`` learns where each result is kept."""
+    """Prints the stages of one column plan. ``width`` is the length of its arrays, and ``kept`` grows: where in them the value
+    of a statement (name, dtype) is."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        plan: Plan,
-        names: Names,
-        lane: Axis,
-        begin: str,
-        end: str,
-        width: int,
-    ) -> None:
-        self.kernel = kernel
-        self.plan = plan
-        self.names = names
-        self.lane = lane
-        self.begin = begin
-        self.end = end
-        self.width = width
-        self.here = lane.name if begin == "0" else f"{lane.name} - {begin}"
-        self.outer = len(plan.outer)
-        self.kept: dict[tuple[str, str], str] = {}
-        self.rows = choose_rows(kernel, plan.stages, plan.inlined, private=False)
+    kernel: Kernel
+    plan: Plan
+    names: Names
+    lane: Axis
+    begin: str
+    end: str
+    width: int
+    rows: Rows
+    kept: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+
+    @property
+    def outer(self) -> int:
+        return len(self.plan.outer)
+
+    @property
+    def here(self) -> str:
+        """The place of the current point in the block's arrays."""
+        return self.lane.name if self.begin == "0" else f"{self.lane.name} - {self.begin}"
 
     def scope(self, depth: int) -> Names:
         """Names for one loop nest in which the lane loop is ``depth`` deep."""

@@ -45,6 +45,12 @@ def parallel(collapse: int, work: Expr, checked: bool, ranges: Ranges) -> str:
     return " ".join(parts)
 
 
+def add_levels(levels: list[Lines], body: Lines, lines: Sequence[Lines]) -> None:
+    """Lines by depth, to where they stand: ``levels`` of the outer loops, and below them the ``body``."""
+    for depth, group in enumerate(lines):
+        (levels[depth] if depth < len(levels) else body).extend(group)
+
+
 def outer_nest(axes: Sequence[Axis], levels: Sequence[Lines], body: Lines, ranges: Ranges) -> Lines:
     """Loops over ``axes``, each with the lines of its level first; level 0 stands before them all. With ``levels``
     empty above the innermost, the loops are perfectly nested."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stax.codegen.cpp.index import spell_factor
-from stax.codegen.cpp.nest import Lines, for_loop, outer_nest, parallel, simd
+from stax.codegen.cpp.nest import Lines, add_levels, for_loop, outer_nest, parallel, simd
 from stax.codegen.cpp.plan import Plan
 from stax.codegen.cpp.segments import Piece, in_piece, pieces
 from stax.codegen.cpp.statements import store_line
@@ -31,8 +31,7 @@ def print_pointwise(kernel: Kernel, plan: Plan, names: Names) -> Lines:
     block = _block(kernel, plan, plan.lane)
     for piece in pieces(kernel, plan.lane):
         lines = _statements(kernel, plan, plan.lane, piece, names)
-        for depth, group in enumerate(lines[:-1]):
-            (levels[depth] if depth < len(levels) else body).extend(group)
+        add_levels(levels, body, lines[:-1])
         loop = _lane_loop(kernel, plan.lane, piece, lines[-1], block)
         flat = threads and not plan.outer
         body.extend([head.replace("for", "for simd", 1), *loop[1:]] if flat else loop)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stax.codegen.cpp.flush import place_flush
-from stax.codegen.cpp.nest import Lines, outer_nest, parallel
+from stax.codegen.cpp.nest import Lines, add_levels, outer_nest, parallel
 from stax.codegen.cpp.phase import Phase, print_phase
 from stax.codegen.cpp.plan import Plan
 from stax.codegen.cpp.rows import Rows, choose_rows
@@ -25,18 +25,13 @@ def print_row(kernel: Kernel, plan: Plan, names: Names) -> Lines:
     private = plan.parallel != "parts"
     rows = choose_rows(kernel, plan.stages, plan.inlined, private=private)
     for stage in plan.stages:
-        _add(levels, body, _outer_statements(kernel, plan, stage, names))
+        add_levels(levels, body, _outer_statements(kernel, plan, stage, names))
         if stage.xr:
-            _add(levels, body, _reduction(kernel, plan, stage, names, rows))
+            add_levels(levels, body, _reduction(kernel, plan, stage, names, rows))
     nest = outer_nest(plan.outer, levels, body, kernel.ranges)
     if plan.shared:
         nest.insert(0, parallel(plan.shared, plan.work, kernel.bounds_checked, kernel.ranges))
     return [*(levels[0] if levels else []), *nest]
-
-
-def _add(levels: list[Lines], body: Lines, lines: list[Lines]) -> None:
-    for depth, group in enumerate(lines):
-        (levels[depth] if depth < len(levels) else body).extend(group)
 
 
 def _outer_statements(kernel: Kernel, plan: Plan, stage: Stage, names: Names) -> list[Lines]:
