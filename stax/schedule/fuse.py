@@ -17,6 +17,13 @@ MAX_READERS = (
 )
 
 
+# Parts of the names of operators that draw from a generator: these keep their order, or a seed would mean other numbers.
+DRAWING = (
+    "alpha_dropout bernoulli binomial cauchy dirichlet dropout exponential gamma geometric multinomial normal poisson "
+    "rand rrelu uniform"
+).split()
+
+
 @dataclass(frozen=True)
 class Fused:
     """``steps`` in an order that respects data flow: groups and external calls."""
@@ -52,6 +59,8 @@ class _Graph:
             self.last[k] = k
             for out in (node.out,) if isinstance(node, Computation) else node.outs:
                 self.maker[out] = k
+        drawing = [k for k, n in self.nodes.items() if isinstance(n, Extern) and _draws(n)]
+        self.after = dict(zip(drawing[1:], drawing))
         self.readers: dict[str, set[int]] = defaultdict(set)
         for k, names in self.reads.items():
             for name in names:
@@ -66,7 +75,10 @@ class _Graph:
         return alone(item_of(node, k), device, self.symbols)
 
     def sources(self, k: int) -> set[int]:
-        return {self.maker[n] for n in self.reads[k] if n in self.maker} - {k}
+        makers = {self.maker[n] for n in self.reads[k] if n in self.maker}
+        if k in self.after:
+            makers.add(self.after[k])
+        return makers - {k}
 
     def partners(self, k: int) -> set[int]:
         """Groups that share a buffer with group ``k``."""
@@ -189,6 +201,10 @@ def _attempt(graph: _Graph, a: int, b: int, decisions: list[Decision]) -> Group 
         return None
     decisions.append(Decision(subject, True, f"saves {graph.saved_bytes(a, b)} bytes"))
     return outcome
+
+
+def _draws(call: Extern) -> bool:
+    return any(part in call.target for part in DRAWING)
 
 
 def _name(group: Group) -> str:

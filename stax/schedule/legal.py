@@ -23,7 +23,12 @@ def join(a: Group, b: Group, symbols: Mapping[str, Range]) -> Group | str:
         return f"more than {MAX_OPS} operations"
     host, guest = (a, b) if _rank(a) >= _rank(b) else (b, a)
     reason = "iteration spaces differ"
+    chained = not host.reads.isdisjoint(guest.produced) or not guest.reads.isdisjoint(host.produced)
     for env in placements(host, guest, symbols):
+        if not chained and any(atom.op != "sym" for e in env.values() for atom in e.atoms):
+            # Sharing a read saves its bytes; finding the axes by division would cost every access.
+            reason = "axes of one would have to be divided out of the other's"
+            continue
         placed = move(guest, env, host.frame, symbols)
         reason = objection(host, placed, symbols)
         if not reason:
