@@ -5,6 +5,7 @@ what leaves torch (numpy, addresses) is refused at the user's line."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 from unittest import mock
@@ -28,16 +29,21 @@ class Calls(TorchFunctionMode):
     def __init__(self, decompositions: Decompositions) -> None:
         super().__init__()
         # NOTE: a function mode is off inside the functions it handles, and torch's own modules call this one.
-        self._inner = mock.patch.object(torch.nn.functional, _SDPA.__name__, self.attend)
+        self._inner = contextlib.ExitStack()
+        self._patches = (
+            mock.patch.object(torch.nn.functional, _SDPA.__name__, self.attend),
+            mock.patch.object(torch, "manual_seed", _seed),
+        )
         self._whole = decompositions.get(aten.scaled_dot_product_attention.default)
         self._fused = decompositions.get(aten._scaled_dot_product_flash_attention_for_cpu.default)
 
     def __enter__(self) -> Self:
-        self._inner.start()
+        for patch in self._patches:
+            self._inner.enter_context(patch)
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        self._inner.stop()
+        self._inner.close()
         super().__exit__(*error)
 
     def __torch_function__(
@@ -128,10 +134,21 @@ def _address() -> CaptureError:
     )
 
 
+def _swap() -> CaptureError:
+    return CaptureError("the program assigns to x.data", hint="write in place: x.copy_(...)")
+
+
+def _seed(*_: Any, **__: Any) -> Any:
+    raise CaptureError(
+        "the program seeds the random generator", hint="call torch.manual_seed outside of it"
+    )
+
+
 _LEAVING: Mapping[Any, Callable[[], CaptureError]] = {
     Tensor.numpy: _numpy,
     Tensor.__array__: _numpy,
     Tensor.data_ptr: _address,
+    Tensor.data.__set__: _swap,  # type: ignore[attr-defined]
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torch._dynamo.exc import TorchDynamoException
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -23,6 +24,7 @@ REFUSALS = (
     UnsupportedOperatorException,
     GuardOnDataDependentSymNode,
     ConstraintViolationError,
+    TorchDynamoException,
 )
 _VALUES = frozenset({"_local_scalar_dense", "is_nonzero", "equal", "allclose", "item"})
 
@@ -47,6 +49,13 @@ def explain(error: Exception, places: Places) -> CaptureError:
     if isinstance(error, GuardOnDataDependentSymNode):
         return DataDependent(
             "a condition depends on data", found=str(error).split("\n")[0], where=where
+        )
+    if isinstance(error, TorchDynamoException):
+        return CaptureError(
+            "the program compiles a part of itself (torch.compile, torch.cond)",
+            found=str(error).split("\n")[0],
+            where=where,
+            hint="call the function that is not compiled",
         )
     return CaptureError(
         f"the program can not be traced{f' past {name}' if name else ''}",

@@ -16,7 +16,10 @@ from stax.capture.sizes import Environment
 from stax.capture.symbols import Relation, Unsupported, to_expr, to_relations
 from stax.ir.expr import Expr, const, sym
 from stax.ir.program import Symbol
-from stax.ir.ranges import Range, nonneg
+from stax.ir.ranges import Range, nonneg, simplify
+
+# Longer sizes (nested divisions) are specialised: lowering and the wire would choke on them.
+MAX_TEXT = 1024
 
 
 class Sizes:
@@ -43,9 +46,10 @@ class Sizes:
 
     def _convert(self, e: sympy.Basic) -> Expr:
         try:
-            return to_expr(e, self.names)
+            found = to_expr(e, self.names)
         except Unsupported as reason:
             return const(int(self._fix(e, str(reason))))
+        return found if len(found.text) <= MAX_TEXT else const(int(self._fix(e, "")))
 
     def _fix(self, e: Any, where: str) -> Any:
         """The value of ``e`` at capture; every symbol in it keeps its value from here on."""
@@ -70,11 +74,8 @@ class Sizes:
         """The conditions under which the program took this path; ``texts`` say what the user calls each symbol."""
         if self._env is None:
             return []
-        found = [
-            (relation, where)
-            for g, where in self._conditions()
-            for relation in self._split(g, where)
-        ]
+        found = [(r, where) for g, where in self._guards() for r in self._split(g, where)]
+        found += [(r, where) for g, where in self._decisions() for r in self._believed(g)]
         least = [((const(2), "<=", sym(name)), "") for name in self.names.values()]
         kept = {r: where for r, where in reversed([*least, *found]) if not self._implied(r)}
         kept |= {r: where for r, where in reversed(least)}
@@ -83,13 +84,30 @@ class Sizes:
             kept[sym(name), "==", const(hints[name])] = where
         return [_guard(r, where, texts) for r, where in reversed(kept.items())]
 
-    def _conditions(self) -> Iterator[tuple[sympy.Basic, str]]:
+    def _guards(self) -> Iterator[tuple[sympy.Basic, str]]:
         assert self._env is not None
         for guard in self._env.guards:
             yield guard.expr, str(guard.sloc.framework_loc or "")
         for group in self._env.deferred_runtime_asserts.values():
             for one in group:
                 yield one.expr, ""
+
+    def _decisions(self) -> Iterator[tuple[Any, str]]:
+        """Conditions with their answers as conditions that hold."""
+        assert self._env is not None
+        for condition, (answer, where) in self._env.decisions.items():
+            if answer in (True, sympy.true):
+                yield condition, where
+            elif answer in (False, sympy.false):
+                yield sympy.Not(condition), where
+
+    def _believed(self, condition: Any) -> list[Relation]:
+        """What torch decided without a guard. Forms that only torch can read are left to it."""
+        assert self._env is not None
+        try:
+            return list(to_relations(self._env.replace(condition), self.names))
+        except Unsupported:
+            return []
 
     def _split(self, condition: sympy.Basic, where: str) -> list[Relation]:
         assert self._env is not None
@@ -106,7 +124,7 @@ class Sizes:
         """Holds for all sizes of at least 2."""
         left, op, right = relation
         ranges = {name: Range.of(2) for name in self.names.values()}
-        gap = right - left
+        gap = simplify(right - left, ranges)
         if op == "<=":
             return nonneg(gap, ranges)
         if op == "<":

@@ -34,6 +34,11 @@ class Entry:
     literal: bool = False
 
     @property
+    def name(self) -> str:
+        """As signature.Input has it: a constant's is its name among the graph's inputs."""
+        return self.value.name if self.source == "constant" else self.key
+
+    @property
     def geometry(self) -> Geometry:
         """The layout at the start of the call."""
         assert isinstance(self.value.geometry, Geometry)
@@ -61,8 +66,6 @@ class Inputs:
             return found.fake
         entry = self._enter(source, key, -1, key, real)
         self._by_id[id(real)] = entry
-        if isinstance(real, torch.nn.Parameter):
-            entry.fake._is_param = True  # type: ignore[attr-defined]
         return entry.fake
 
     def argument(self, leaf: int, real: Tensor, text: str) -> Tensor:
@@ -104,6 +107,8 @@ class Inputs:
                 shape, strides = concrete(real)
             fake = make_fake(shape, strides, int(real.storage_offset()), real.dtype, device)
             fake.requires_grad_(real.requires_grad)
+        if isinstance(real, torch.nn.Parameter):
+            fake._is_param = True  # type: ignore[attr-defined]
         name = self._unique({"parameter": "p_", "buffer": "b_"}.get(source, "") + key)
         value = Value(None, (), {}, Geometry.of(fake), "", name=name)
         self.memory.root(fake, value, owner=name)

@@ -68,6 +68,10 @@ def swapped(
 ) -> Iterator[None]:
     """While open, every parameter and buffer of ``module`` is ``fake_of(name, tensor, source)``. Names and order are those
     of named_parameters and named_buffers; ties stay ties. Raises CaptureError when the program left fakes behind."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise CaptureError(
+            f"{type(module).__name__} is scripted", hint="pass the module that it was made from"
+        )
     owners = dict(module.named_modules())
     saved = [
         _Saved(o, dict(o.__dict__), dict(o._parameters), dict(o._buffers)) for o in owners.values()

@@ -42,6 +42,8 @@ class Recorder(TorchDispatchMode):
         self._places = places
         self._inputs = inputs
 
+    supports_higher_order_operators = True
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """No wrapper of torch._dynamo.disable around every operator."""
@@ -66,6 +68,8 @@ class Recorder(TorchDispatchMode):
             sys.setprofile(watcher)
 
     def _dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not isinstance(func, OpOverload):
+            raise CaptureError(f"the operator {func} takes functions", where=self._places.here())
         if func in SAME:
             return self._same(func, args)
         args, kwargs = rebuild(args, self._plain), rebuild(kwargs, self._plain)
@@ -136,6 +140,17 @@ class Recorder(TorchDispatchMode):
     def _record(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         held, named = rebuild(args, self._value_or_leaf), rebuild(kwargs, self._value_or_leaf)
         out = func(*args, **kwargs)
+        if out is None and func in _CHECKS:
+            raise CaptureError(
+                f"{func} checks data while the program runs",
+                where=self._places.here(),
+                hint="check it outside of the program",
+            )
+        if func in _UNSAFE and out is not None:
+            out = [
+                torch.empty_strided(o.shape, o.stride(), dtype=o.dtype, device=o.device)
+                for o in out
+            ]
         if isinstance(out, Tensor):
             if self.memory.find(out) is None:
                 value = self._moved_literal(func, args, out)
@@ -355,6 +370,9 @@ def _bound(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> d
     return {a.name: found[a.name] for a in schema if a.name in found}
 
 
+_CHECKS = frozenset({aten._assert_async.default, aten._assert_async.msg})
+# Split results that promise not to be written where the others see it: each is memory of its own.
+_UNSAFE = frozenset({aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default})
 _FILLABLE = frozenset(
     {
         torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,

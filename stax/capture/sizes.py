@@ -31,12 +31,21 @@ class Fakes(FakeTensorMode):
 
 
 class Environment(ShapeEnv):
-    """A ShapeEnv whose guards remember the user's line. ``sizes``: each symbol's value at capture."""
+    """A ShapeEnv whose guards remember the user's line. ``sizes``: each symbol's value at capture; ``decisions``: every
+    condition that was asked, its answer, and where. Torch keeps no guard of those that it believes to hold always; we
+    look at them again with ranges of our own."""
 
     def __init__(self, here: Callable[[], str]) -> None:
         self._here = here
         self.sizes: dict[sympy.Symbol, int] = {}
+        self.decisions: dict[Any, tuple[Any, str]] = {}
         super().__init__(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+
+    def evaluate_expr(self, orig_expr: Any, *args: Any, **kwargs: Any) -> Any:
+        answer = super().evaluate_expr(orig_expr, *args, **kwargs)
+        if orig_expr not in self.decisions and not self._suppress_guards_tls():
+            self.decisions[orig_expr] = answer, self._here()
+        return answer
 
     def _get_stack_summary(
         self, is_debug: bool = False, framework_loc: str | None = None

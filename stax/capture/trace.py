@@ -154,7 +154,7 @@ class Session:
             symbols=sizes.symbols(),
             guards=guards,
             signature=Signature(
-                call, tuple(Input(e.source, e.leaf, e.key) for e in entries), out_tree
+                call, tuple(Input(e.source, e.leaf, e.name) for e in entries), out_tree
             ),
             constants=tuple((e.value.name, e.real) for e in entries if e.source == "constant"),
             traced_sources=self.watcher.sources(),

@@ -111,14 +111,7 @@ def item_view(view: View, index: int, outs: Sequence[Tensor]) -> View | None:
     return None
 
 
-_SPLITS = frozenset(
-    {
-        aten.split.Tensor,
-        aten.split_with_sizes.default,
-        aten.unsafe_split.Tensor,
-        aten.unsafe_split_with_sizes.default,
-    }
-)
+_SPLITS = frozenset({aten.split.Tensor, aten.split_with_sizes.default})
 
 Inverse = Callable[["View", "Pair", "Pair", "Emit"], "Pair"]
 

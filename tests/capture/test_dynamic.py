@@ -214,3 +214,27 @@ def test_names_and_order_do_not_depend_on_the_sizes() -> None:
         return repr((metas, captured.guards))
 
     assert text(7, 11) == text(13, 5)
+
+
+def test_a_size_that_grows_without_end_is_specialised() -> None:
+    def fn(x: Tensor) -> Tensor:
+        n = x.shape[0]
+        for i in range(90):
+            n = (n * 3 + i) // 2
+        return x.new_zeros(2) + n
+
+    captured = capture(fn, torch.randn(7), dynamic=True)
+    assert "x.size(0) == 7" in relations(captured)
+    agree(fn, captured, torch.randn(7))
+
+
+@pytest.mark.parametrize("n", [5, 7, 8])
+def test_what_torch_believes_without_a_guard_is_looked_at_again(n: int) -> None:
+    def fn(x: Tensor) -> Tensor:
+        pad = (-x.shape[0] - 1) % 4
+        return x + 1 if pad <= 0 else nn.functional.pad(x, (0, pad))[: x.shape[0]] * 2
+
+    captured = capture(fn, torch.randn(n), dynamic=True)
+    for m in range(2, 20):
+        if not reason(captured, fn, torch.randn(m)):
+            agree(fn, captured, torch.ones(m))

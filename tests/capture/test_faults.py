@@ -68,12 +68,22 @@ def test_errors_of_the_program_propagate_as_they_are() -> None:
         capture(lambda x: x[5], torch.rand(3))
 
 
+def outside(x: Tensor) -> Tensor:
+    return torch.cond(x.sum() > 0, torch.neg, torch.abs, (x,))
+
+
 REFUSED: list[tuple[Callable[[Tensor], Any], str]] = [
     (lambda x: x.data_ptr(), "address"),
     (lambda x: {x}, "returns result of type set"),
     (lambda x: (x, object()), r"returns result\[1\] of type object"),
     (lambda x: torch.rand(3, generator=torch.Generator()), "random generator"),
     (lambda x: x.expand(2, 3).add_(1), "share memory"),
+    (lambda x: setattr(x, "data", x * 2), "assigns to x.data"),
+    (lambda x: setattr(x * 1, "data", x * 2), "assigns to x.data"),
+    (lambda x: (torch.manual_seed(0), x), "seeds"),
+    (lambda x: (torch._assert_async((x > 0).all()), x), "checks data"),
+    (outside, "compiles a part of itself|takes functions"),
+    (torch.jit.script(torch.nn.ReLU()), "is scripted"),
 ]
 
 

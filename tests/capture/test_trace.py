@@ -266,6 +266,7 @@ MODULES: list[tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ...]]]] 
     (lambda: nn.Conv2d(3, 4, 3, padding=1), lambda: (torch.randn(2, 3, 8, 8),)),
     (lambda: nn.MultiheadAttention(8, 2).eval(), lambda: (torch.randn(3, 2, 8),) * 3),
     (lambda: nn.TransformerEncoderLayer(8, 2, 16).eval(), lambda: (torch.randn(3, 2, 8),)),
+    (lambda: nn.LSTMCell(4, 5), lambda: (torch.randn(2, 4),)),
     (lambda: nn.GRU(4, 5), lambda: (torch.randn(6, 2, 4),)),
     (lambda: nn.LSTM(4, 5), lambda: (torch.randn(6, 2, 4),)),
     (lambda: nn.GroupNorm(2, 4), lambda: (torch.randn(2, 4, 3),)),
