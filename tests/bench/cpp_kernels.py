@@ -1,21 +1,26 @@
-"""Built kernels against eager torch, in processor time on one thread: printed, not asserted, for machines are busy.
+"""C++ kernels against eager torch, in processor time on one thread: milliseconds of each and the ratio, a line a kernel.
 
-Run with ``-s`` to read the table.
+python tests/bench/cpp_kernels.py [NAME ...]
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
-import pytest
 import torch
 import torch.nn.functional as F
-from cpp_harness import build, to_memory
 
-from tests import kernels
-from tests.kernels import KernelCase
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests/codegen/cpp")]
+
+from cpp_harness import build, to_memory  # noqa: E402
+
+from tests import kernels  # noqa: E402
+from tests.kernels import KernelCase  # noqa: E402
 
 ROUNDS = 5
 
@@ -57,8 +62,7 @@ def _time_s(action: Callable[[], object]) -> float:
     return min(spent)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_against_eager(name: str) -> None:
+def against_eager(name: str) -> None:
     case, shape, eager = CASES[name]
     library, inputs = build(case.kernel), case.inputs(0)
     buffers = [to_memory(inputs[p.name], p.dtype) for p in case.kernel.pointers]
@@ -71,3 +75,8 @@ def test_against_eager(name: str) -> None:
     finally:
         torch.set_num_threads(before)
     print(f"{name}: {ours * 1e3:.2f} ms, eager {theirs * 1e3:.2f} ms, {theirs / ours:.2f}x")
+
+
+if __name__ == "__main__":
+    for chosen in sys.argv[1:] or CASES:
+        against_eager(chosen)
