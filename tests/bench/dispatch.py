@@ -16,7 +16,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import stax  # noqa: E402
+import stax
 
 CALLS = 4000
 ROUNDS = 7
