@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._subclasses import fake_tensor
 
 from stax.base.errors import CaptureError
 from stax.base.target import Target
@@ -29,7 +30,14 @@ def as_if(target: Target) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name, answer in _answers(target.arch).items():
             stack.enter_context(mock.patch.object(torch.cuda, name, answer))
+        # NOTE: a fake CUDA tensor makes a real one first, for the sake of backwards; where there is no GPU that raises.
+        if hasattr(fake_tensor, "init_gpu_context"):
+            stack.enter_context(mock.patch.object(fake_tensor, "init_gpu_context", _no_context))
         yield
+
+
+def _no_context(device: torch.device) -> None:
+    """In place of what would start CUDA on this machine."""
 
 
 def _answers(arch: str) -> dict[str, Callable[..., Any]]:
