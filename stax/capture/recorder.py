@@ -22,6 +22,8 @@ from stax.capture.where import Places
 
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
+# What C++ asks of a tensor whose sizes are symbols; a number it takes is guarded.
+_QUESTIONS = frozenset({aten.size.default, aten.stride.default, aten.storage_offset.default})
 
 
 class Recorder(TorchDispatchMode):
@@ -58,6 +60,8 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         if func is _DEVICE:
             return args[0].device if not isinstance(args[0], FakeTensor) else args[0].fake_device
+        if func in _QUESTIONS:
+            return func(*args)
         watcher = sys.getprofile()
         if watcher is None:
             return self._dispatch(func, args, kwargs or {})

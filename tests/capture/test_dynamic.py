@@ -238,3 +238,17 @@ def test_what_torch_believes_without_a_guard_is_looked_at_again(n: int) -> None:
     for m in range(2, 20):
         if not reason(captured, fn, torch.randn(m)):
             agree(fn, captured, torch.ones(m))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [lambda x: torch.kron(x, x), lambda x: torch.vander(x[:, 0], 3)],
+    ids=["kron", "vander"],
+)
+def test_operators_that_take_sizes_as_numbers_hold_for_these_alone(
+    fn: Callable[[Tensor], Tensor],
+) -> None:
+    x = torch.randn(3, 4)
+    captured = capture(fn, x, dynamic=True)
+    agree(fn, captured, x)
+    assert reason(captured, fn, torch.randn(5, 4))
