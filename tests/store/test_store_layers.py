@@ -149,6 +149,44 @@ def test_outage_costs_two_calls_and_ends_by_itself() -> None:
     assert store.get(name) == store.get(name) == data
 
 
+def test_one_time_out_is_an_outage_and_the_pause_is_a_multiple_of_it() -> None:
+    inner, clock, asked = MemoryStore(), Clock(), list[str]()
+    name, data = blob(b"x")
+    inner.put(name, data)
+
+    def time_out(verb: str, name: str) -> None:
+        asked.append(verb)
+        clock.now_s += 20
+        raise Transient("no answer")
+
+    store = Breaker(Faulty(inner, time_out), clock=clock)
+    start_s = clock.now_s
+    while clock.now_s - start_s < 1800:
+        clock.now_s += 1
+        with pytest.raises(Transient):
+            list(store.list("cas/")) if len(asked) % 2 else store.get(name)
+    assert 20 * len(asked) < 1800 / 8
+
+
+def test_after_the_pause_one_call_finds_out_for_all() -> None:
+    inner, clock = MemoryStore(), Clock()
+    name, data = blob(b"x")
+    inner.put(name, data)
+    script = Script([Transient("down")] * 2)
+    store = Breaker(Faulty(inner, script), clock=clock)
+    for _ in range(2):
+        with pytest.raises(Transient):
+            store.get(name)
+    clock.now_s += 16
+
+    def meanwhile(verb: str, name: str) -> None:
+        with pytest.raises(Transient, match="not asked again"):
+            store.missing([name])
+
+    probing = Breaker(Faulty(inner, meanwhile), clock=clock, outage=store.outage)
+    assert probing.get(name) == store.get(name) == data
+
+
 def test_answers_of_any_kind_are_no_outage() -> None:
     script = Script([Transient("t"), Missing("m")] * 10)
     store = Breaker(Faulty(MemoryStore(), script), clock=Clock())

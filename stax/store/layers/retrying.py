@@ -131,15 +131,19 @@ class Outage:
 
 @dataclass(frozen=True)
 class Breaker:
-    """See Store. After ``failures`` Transient errors in a row, calls fail at once for ``pause_s`` seconds.
+    """See Store. After ``failures`` Transient errors in a row, or one that took ``slow_s``, calls fail at once.
 
     A compile asks a store hundreds of times; a server that is gone must cost it one time-out, not
-    hundreds. After the pause the next call is let through, and its success ends the outage.
+    hundreds. The pause is ``pause_s`` or, if that is more, ``share`` times what the error took, so that
+    time-outs never cost more than that share of the whole. After it one call is let through, whose
+    success ends the outage; the others go on failing until it has an answer.
     """
 
     inner: Store
     failures: int = 2
+    slow_s: float = 5.0
     pause_s: float = 15.0
+    share: float = 8.0
     clock: Callable[[], float] = time.monotonic
     observer: Observer = ignore
     outage: Outage = field(default_factory=Outage)
@@ -163,9 +167,15 @@ class Breaker:
         return self._call(lambda: self.inner.missing(names))
 
     def list(self, prefix: str) -> Iterator[str]:
-        self._check()
-        names = self.inner.list(prefix)  # asks nothing yet: that it returns is no sign of life
-        while (name := self._call(lambda: next(names, None))) is not None:
+        names: Iterator[str] | None = None
+
+        def advance() -> str | None:
+            # One call with the first name: that a listing was begun is no sign of life.
+            nonlocal names
+            names = self.inner.list(prefix) if names is None else names
+            return next(names, None)
+
+        while (name := self._call(advance)) is not None:
             yield name
 
     def delete(self, name: str) -> None:
@@ -185,10 +195,11 @@ class Breaker:
 
     def _call(self, run: Callable[[], T]) -> T:
         self._check()
+        start_s = self.clock()
         try:
             result = run()
         except Transient as error:
-            self._failed(error)
+            self._failed(error, self.clock() - start_s)
             raise
         except StoreError:
             self._answered()
@@ -200,6 +211,8 @@ class Breaker:
         with self.outage.lock:
             left_s = self.outage.until_s - self.clock()
             reason = self.outage.reason
+            if self.outage.until_s and left_s <= 0:
+                self.outage.until_s += self.pause_s - left_s  # this call finds out for all
         if left_s > 0:
             raise Transient(
                 "the store did not answer a moment ago and is not asked again yet",
@@ -208,12 +221,13 @@ class Breaker:
                 hint=f"it is asked again in {left_s:.0f} s",
             )
 
-    def _failed(self, error: Transient) -> None:
+    def _failed(self, error: Transient, spent_s: float) -> None:
         with self.outage.lock:
             self.outage.failures += 1
-            opened = self.outage.failures >= self.failures
+            opened = self.outage.failures >= self.failures or spent_s >= self.slow_s
             if opened:
-                self.outage.until_s = self.clock() + self.pause_s
+                pause_s = max(self.pause_s, self.share * spent_s)
+                self.outage.until_s = self.clock() + pause_s
                 self.outage.reason = str(error)
         if opened:
             self.observer(Event("store.outage", {"url": self.url, "reason": str(error)}))
