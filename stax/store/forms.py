@@ -20,7 +20,7 @@ _codec: Any = msgpack  # it has no types
 
 RECORD_SCHEMA = 1
 BUNDLE_SCHEMA = 1
-TAG_SCHEMA = 1
+TAG_SCHEMA = 2
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MAX_ITEMS = 1 << 20
@@ -112,15 +112,18 @@ class Bundle:
         return bundle
 
 
-def encode_tag(digest: str) -> bytes:
-    """The value of a tag that points at a bundle."""
-    return _pack({"schema": TAG_SCHEMA, "bundle": _digest(digest, "tag")}, "tag")
+def encode_tag(digest: str, name: str) -> bytes:
+    """The value of the tag called ``name`` (as the store calls it) that points at a bundle."""
+    return _pack({"schema": TAG_SCHEMA, "bundle": _digest(digest, name), "name": name}, name)
 
 
 def decode_tag(data: bytes, name: str) -> str:
-    """Digest of the bundle that a tag points at. Raises SchemaError."""
+    """Digest of the bundle that a tag points at. Raises SchemaError, also when it is that of another name."""
     fields = _unpack(data, "tag", TAG_SCHEMA, name)
-    _expect_fields(fields, ("bundle",), name)
+    _expect_fields(fields, ("bundle", "name"), name)
+    own = _text(fields["name"], "name", name)
+    if own != name:
+        _fail("tag of another name", name, repr(own)[:200], name, "set the tag again")
     return _digest(fields["bundle"], name)
 
 

@@ -83,11 +83,19 @@ class Records:
         return [record for record in read if self._complete(record, absent)]
 
     def put_bundle(self, bundle: Bundle) -> str:
-        """Store a manifest; returns its digest. Raises Missing when a blob it names is not there."""
+        """Store a manifest; returns its digest. Raises Missing when a blob it names is not there.
+
+        One that exists is read, and replaced when it is damaged: a tag must not point at it.
+        """
         self._absent_blobs((digest for digest, _ in bundle.blobs), {})
         data = bundle.encode()
         digest = sha256(data)
-        self.store.put(layout.bundle(digest), data)
+        name = layout.bundle(digest)
+        if not self.store.put(name, data):
+            try:
+                self.store.shared.get(name)
+            except (Missing, Corrupt):
+                self.store.heal(name, data)
         return digest
 
     def get_bundle(self, digest: str) -> Bundle:
@@ -104,7 +112,7 @@ class Records:
         etag = self._etag(tag)
         for _ in range(_SET_TAG_ATTEMPTS):
             try:
-                self.store.swap(tag, encode_tag(digest), etag)
+                self.store.swap(tag, encode_tag(digest, tag), etag)
                 return
             except Refused:
                 expected, etag = etag, self._etag(tag)

@@ -161,6 +161,9 @@ def test_bundle_must_list_what_its_records_name() -> None:
 
 
 def test_tag() -> None:
-    assert decode_tag(encode_tag(KEY), "tag") == KEY
+    assert decode_tag(encode_tag(KEY, "tag/dev/t"), "tag/dev/t") == KEY
     with pytest.raises(SchemaError):
-        encode_tag("x")
+        encode_tag("x", "tag/dev/t")
+    for other in ("tag/dev/u", "tag/prod/t"):
+        with pytest.raises(SchemaError, match="of another name"):
+            decode_tag(encode_tag(KEY, "tag/dev/t"), other)

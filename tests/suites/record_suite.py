@@ -192,6 +192,27 @@ class RecordSuite:
         records.set_tag("dev", "t", digest)
         assert Records(place.open(), "dev").get_tag("dev", "t") == digest
 
+    def test_tag_copied_to_another_name_is_refused_and_set_again(self, place: Place) -> None:
+        records = Records(place.open(), "dev")
+        first, second = (records.put_bundle(Bundle((), (), (), {"n": n})) for n in (1, 2))
+        records.set_tag("dev", "t", first)
+        stolen, _ = place.raw.get_tag(layout.tag("dev", "t"))
+        place.raw.swap(layout.tag("dev", "u"), stolen, None)
+        with pytest.raises(SchemaError, match="of another name"):
+            records.get_tag("dev", "u")
+        records.set_tag("dev", "u", second)
+        assert Records(fresh(place), "dev").get_tag("dev", "u") == second
+
+    @pytest.mark.parametrize("change", [flip, truncate, empty])
+    def test_damaged_bundle_is_put_again(
+        self, place: Place, change: Callable[[bytes], bytes]
+    ) -> None:
+        bundle = Bundle((), (), (), {"n": 3})
+        digest = Records(place.open(), "dev").put_bundle(bundle)
+        damage(place, layout.bundle(digest), change)
+        assert Records(fresh(place), "dev").put_bundle(bundle) == digest
+        assert Records(fresh(place), "dev").get_bundle(digest) == bundle
+
 
 PROCESSES = 8
 KEYS = 12
