@@ -223,8 +223,12 @@ class FileStore:
             try:
                 with os.scandir(self._root / folder) as entries:
                     return [_entry(folder, entry) for entry in entries]
-            except (FileNotFoundError, NotADirectoryError):
+            except FileNotFoundError:
                 return ()
+            except NotADirectoryError:
+                if self._root.is_dir():
+                    return ()  # a foreign file, which is no name
+                raise
 
     def _sweep(self) -> None:
         """Once a store: remove the temporary files of writers that died more than a day ago."""
