@@ -6,6 +6,7 @@ This is the only module of ``stax`` that reads ``os.environ``.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -126,8 +127,8 @@ class Environment:
             store=raw["STAX_STORE"],
             s3_endpoint=raw["STAX_S3_ENDPOINT"],
             farm=raw["STAX_FARM"],
-            cache_dir=Path(raw["STAX_CACHE_DIR"]).expanduser(),
-            tier=_name("STAX_TIER", raw["STAX_TIER"]),
+            cache_dir=_folder("STAX_CACHE_DIR", raw["STAX_CACHE_DIR"]),
+            tier=checked_tier("STAX_TIER", raw["STAX_TIER"]),
             mode=_choice("STAX_MODE", raw["STAX_MODE"], ("auto", "require-hit", "offline")),
             jobs=_int("STAX_JOBS", raw["STAX_JOBS"], 0),
             build_timeout_s=float(_int("STAX_BUILD_TIMEOUT_S", raw["STAX_BUILD_TIMEOUT_S"], 1)),
@@ -149,6 +150,21 @@ def _int(name: str, text: str, least: int) -> int:
     return value
 
 
+def _folder(name: str, text: str) -> Path:
+    """Absolute, so that a later chdir does not move it. Empty is as good as unset."""
+    default = next(s.default for s in SETTINGS if s.name == name)
+    try:
+        return Path(text or default).expanduser().absolute()
+    except RuntimeError as error:  # neither HOME nor the user database says where home is
+        raise OptionError(
+            "bad environment value",
+            expected="a folder",
+            found=repr(text or default),
+            where=name,
+            hint=f"{error} Set HOME or {name}",
+        ) from error
+
+
 def _choice(name: str, text: str, allowed: tuple[str, ...]) -> str:
     if text not in allowed:
         raise OptionError(
@@ -157,12 +173,10 @@ def _choice(name: str, text: str, allowed: tuple[str, ...]) -> str:
     return text
 
 
-def _name(name: str, text: str) -> str:
-    if not text or not all(c.isalnum() or c in "-_" for c in text):
+def checked_tier(name: str, text: str) -> str:
+    """The tier itself. Raises OptionError, naming where it came from, for a text that names no tier."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", text):
         raise OptionError(
-            "bad environment value",
-            expected="letters, digits, - and _",
-            found=repr(text),
-            where=name,
+            "bad trust tier", expected="1 to 128 of A-Z a-z 0-9 - _", found=repr(text), where=name
         )
     return text

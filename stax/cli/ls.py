@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 
 from stax.base.errors import Corrupt, Missing, SchemaError
-from stax.base.options import Environment
+from stax.base.options import Environment, checked_tier
 from stax.cli.standing import bytes_text
 from stax.store import Records, open_store
 
@@ -36,8 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     environment = Environment.read()
     url = environment.store if arguments.store is None else arguments.store
-    tier = arguments.tier or environment.tier
-    opened = open_store(url, cache_dir=environment.cache_dir, s3_endpoint=environment.s3_endpoint)
+    tier = environment.tier if arguments.tier is None else checked_tier("--tier", arguments.tier)
+    # Without the local tier in front of it, whose old tags would stand for those of a store that is down.
+    cache_dir = None if url else environment.cache_dir
+    opened = open_store(url, cache_dir=cache_dir, s3_endpoint=environment.s3_endpoint)
     with closing(opened):
         records = Records(opened, tier)
         rows = [_row(records, tier, name) for name in records.list_tags(tier)]

@@ -1,8 +1,9 @@
-"""Arguments to a verb, and whatever happens to an exit code: 0 done, 1 failed, 2 misused, 130 interrupted."""
+"""Arguments to a verb, and whatever happens to an exit code: 0 done, 1 failed, 2 misused, 130 interrupted, 143 terminated."""
 
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -11,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import FrameType
-from typing import cast
+from typing import TextIO, cast
 
 from stax import __version__
 from stax.base.errors import OptionError, StaxError, UserError
 from stax.base.options import Environment
+from stax.cli.resolve import place_of
 
 FAILED, MISUSED, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
@@ -37,24 +39,78 @@ VERBS: tuple[Verb, ...] = (
 )
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as an exception that ends everything an interrupt ends."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb. Errors of Stax become one line on standard error."""
+    """Run one verb. Errors become one line on standard error."""
     signal.signal(signal.SIGTERM, _on_terminate)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    _accept_any_text(sys.stdout)
     try:
-        return _run(sys.argv[1:] if arguments is None else list(arguments))
+        return _flushed(_run(sys.argv[1:] if arguments is None else list(arguments)))
+    except Terminated:
+        return _ended("terminated", TERMINATED)
     except KeyboardInterrupt:
-        print("stax: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return _ended("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # The reader of the output went away. Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # its reader went away
         return FAILED
     except StaxError as error:
-        if _debugging():
-            traceback.print_exc()
-        else:
-            print(f"stax: {one_line(error)}", file=sys.stderr)
+        _explain(one_line(error))
         return MISUSED if isinstance(error, UserError) else FAILED
+    except (
+        Exception
+    ) as error:  # a user's callable raises anything while it is traced, and so does a bug
+        told = f"{type(error).__name__}: {error}".splitlines()[0]
+        _explain(f"{told} ({place_of(error)}). hint: STAX_DEBUG=1 shows the trace")
+        return FAILED
+
+
+def _accept_any_text(stream: TextIO | None) -> None:
+    """What the encoding lacks ("→") is written as an escape; standard error does so by itself."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
+
+
+def _flushed(code: int) -> int:
+    """Here, because at exit nobody could tell of a full disk."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _drop_output()
+        raise StaxError("the output can not be written", found=str(error)) from error
+    return code
+
+
+def _drop_output() -> None:
+    """Python flushes standard output once more at exit, and would complain of what is already known."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _explain(line: str) -> None:
+    """The error being handled: a line, or the trace for who debugs."""
+    if _debugging():
+        traceback.print_exc()
+    else:
+        _complain(line)
+
+
+def _ended(line: str, code: int) -> int:
+    """Whoever sends it once more can only disturb the last steps of the interpreter."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _complain(line)
+    return code
+
+
+def _complain(line: str) -> None:
+    if sys.stderr is not None:
+        print(f"stax: {line}", file=sys.stderr)
 
 
 def one_line(error: StaxError) -> str:
@@ -79,6 +135,7 @@ def _parser(chosen: Verb | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="stax",
         description="Compile PyTorch programs once, and let every machine fetch the result.",
+        epilog="Exit codes: 0 done, 1 failed, 2 misused, 130 interrupted, 143 terminated.",
     )
     parser.add_argument("--version", action="version", version=f"stax {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB")
@@ -99,5 +156,4 @@ def _debugging() -> bool:
 
 
 def _on_terminate(signum: int, frame: FrameType | None) -> None:
-    """As an exception, so that everything that was opened is closed."""
-    raise SystemExit(TERMINATED)
+    raise Terminated

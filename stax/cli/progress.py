@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from stax.base.observe import Event, Observer
+from stax.base.observe import Event, Observer, ignore
 from stax.cli.standing import Standing, advance, counts_text, eta_s, line_of
 
 if TYPE_CHECKING:
@@ -92,6 +92,9 @@ class RichDisplay:
 def watching(title: str, stream: TextIO | None = None) -> Generator[Observer]:
     """An observer that shows progress on standard error until the block ends."""
     out = stream or sys.stderr
+    if out is None:  # closed by who started this process
+        yield ignore
+        return
     if not out.isatty():
         yield Watcher(PlainDisplay(out))
         return

@@ -42,11 +42,14 @@ def resolve(text: str, what: str) -> Callable[..., object]:
     value: object = _module(module_name, what)
     walked = module_name
     for name in path.split("."):
-        if not hasattr(value, name):
+        try:
+            value = getattr(value, name)
+        except AttributeError as error:
             near = difflib.get_close_matches(name, dir(value), 1)
             hint = f"did you mean {near[0]!r}?" if near else f"see what {walked} defines"
-            raise OptionError(f"bad {what}", found=f"{walked} has no {name!r}", hint=hint)
-        value = getattr(value, name)
+            raise OptionError(
+                f"bad {what}", found=f"{walked} has no {name!r}", hint=hint
+            ) from error
         walked = f"{walked}.{name}"
     if not callable(value):
         raise OptionError(f"bad {what}", expected="a callable", found=f"{text} is a {_kind(value)}")
@@ -60,7 +63,10 @@ def example_calls(inputs: str | None) -> list[ExampleCall]:
     function = resolve(inputs, "--inputs")
     try:
         made = function()
-    except Exception as error:  # whatever a user's function raises, it is theirs to mend
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # whatever a user's function raises, it is theirs to mend
         raise _failed(f"{inputs} failed", error) from error
     listed = cast("list[object]", made) if isinstance(made, list) else [made]
     if not listed:
@@ -99,15 +105,21 @@ def _module(name: str, what: str) -> ModuleType:
                 hint="run in the folder of the module, or set PYTHONPATH",
             ) from error  # fmt: skip
         raise _failed(f"module {name} failed", error) from error
-    except Exception as error:  # whatever a user's module raises, it is theirs to mend
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # whatever a user's module raises, it is theirs to mend
         raise _failed(f"module {name} failed", error) from error
 
 
-def _failed(what: str, error: Exception) -> UserError:
+def _failed(what: str, error: BaseException) -> UserError:
+    return UserError(what, found=f"{type(error).__name__}: {error}", where=place_of(error))
+
+
+def place_of(error: BaseException) -> str:
+    """ "file:line" where it was raised."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    return UserError(
-        what, found=f"{type(error).__name__}: {error}", where=f"{last.filename}:{last.lineno}"
-    )
+    return f"{last.filename}:{last.lineno}"
 
 
 def _call(value: object, inputs: str) -> ExampleCall:

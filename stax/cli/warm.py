@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
+import os
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stax.base.errors import OptionError
 from stax.base.options import Environment
 from stax.base.target import Target
 from stax.cli.progress import watching
 from stax.cli.resolve import ExampleCall, example_calls, options_of, resolve
 from stax.cli.standing import bytes_text
-from stax.store import Bundle
+from stax.store import Bundle, layout
 
 if TYPE_CHECKING:
     from stax.api.session import Session
@@ -60,13 +61,18 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.ray is not None:
         environment = replace(environment, farm=arguments.ray)
     targets = [Target.parse(text) for text in arguments.targets]
+    check_output(arguments.json)
+    if arguments.tag is not None:
+        layout.check_tag(environment.tier, arguments.tag)
     function = resolve(arguments.callable, "callable")
     calls = example_calls(arguments.inputs)
     # Imports torch, seconds that a mistyped command does not pay.
     from stax.api.session import Session
 
     with watching(f"warm {arguments.callable}") as observer:
-        session = Session(store=arguments.store, observer=observer, environment=environment)
+        session = Session(
+            store=arguments.store, observer=observer, environment=environment, farm_only=True
+        )
         with closing(session):
             reports = _warm_all(function, calls, targets, arguments, session)
     _report(reports, arguments)
@@ -125,10 +131,29 @@ def _report(reports: Sequence[WarmReport], arguments: argparse.Namespace) -> Non
         print(told)
         return
     if arguments.json:
-        Path(arguments.json).write_text(f"{told}\n", encoding="utf-8")
+        try:
+            Path(arguments.json).write_text(f"{told}\n", encoding="utf-8")
+        except OSError as error:
+            raise _unwritable(arguments.json, str(error)) from error
     for report in reports:
         print(report_text(report))
-    sys.stdout.flush()
+
+
+def check_output(path: str | None) -> None:
+    """Before hours of work: ``path`` can be written afterwards, as far as can be told. Raises OptionError."""
+    if path is None or path == "-":
+        return
+    file = Path(path)
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise _unwritable(
+            path, "a folder" if file.is_dir() else "no such folder, or no right to write"
+        )
+
+
+def _unwritable(path: str, found: str) -> OptionError:
+    return OptionError(
+        "--json can not be written", expected="a file to write, or -", found=found, where=path
+    )
 
 
 def report_text(report: WarmReport) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from stax.base.errors import Corrupt, Refused
+from stax.base.errors import Corrupt, OptionError, Refused
 
 # A segment starts with no dot, so neither "." nor ".." nor a hidden file is a name; 128 characters
 # keep the longest name (520) under the shortest key limit met (900 bytes, SeaweedFS).
@@ -76,6 +76,21 @@ def bundle(digest: str) -> str:
 def tag(tier: str, name: str) -> str:
     """Name of a tag."""
     return checked(f"tag/{tier}/{name}")
+
+
+def is_digest(text: str) -> bool:
+    """Whether a text reads as the name of a blob or bundle."""
+    return re.fullmatch(_DIGEST, text) is not None
+
+
+def check_tag(tier: str, name: str) -> None:
+    """Raises OptionError for what a person can not call a tag."""
+    if not is_name(f"tag/{tier}/{name}") or is_digest(name):
+        raise OptionError(
+            "bad tag",
+            expected="1 to 128 of A-Z a-z 0-9 . _ @ -, that do not start with a dot and are no digest",
+            found=repr(name[:200]),
+        )
 
 
 def tag_prefix(tier: str) -> str:

@@ -123,6 +123,22 @@ def test_one_tag_holds_several_calls(tmp_path: Path) -> None:
     assert bundle.targets == ("cpu:x86-64-v2", "cuda:sm_90")
 
 
+@pytest.mark.ray
+def test_a_farm_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    """Who asks for a farm does not get hours of local builds instead."""
+    (tmp_path / "mine.py").write_text(PROGRAM)
+    done = subprocess.run(
+        command(
+            "warm", "mine:f", "--inputs", "mine:one", "--target", "cpu:x86-64-v2", "--ray", "127.0.0.1:9",
+            "--store", (tmp_path / "store").as_uri(), "--tag", "mine@1",
+        ),
+        cwd=tmp_path, env=environ(tmp_path), capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "stax: no Ray cluster" in done.stderr and "127.0.0.1:9" in done.stderr
+    assert Records(open_store((tmp_path / "store").as_uri()), "dev").list_tags("dev") == []
+
+
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_ends_the_children_and_publishes_no_tag(
     tmp_path: Path, sent: signal.Signals, code: int
