@@ -179,8 +179,10 @@ class Compiled:
         self, key: Key, target: Target, facts: Facts, args: Any, kwargs: Any, reasons: list[str]
     ) -> Hit | None:
         records = self.session.records
-        kept = find(records, key, self.session.observer)
-        if not kept:
+        unreadable: list[str] = []
+        kept = find(records, key, unreadable.append)
+        reasons.extend(f"{target}: {reason}" for reason in unreadable)
+        if not kept and not unreadable:
             reasons.append(f"{target}: no record under request {key.digest[:12]}")
         for one in kept:
             changed = changed_sources(one.artifact.traced_sources)

@@ -12,17 +12,18 @@ from torch import Tensor, nn
 from stax.api.entries import admit
 from stax.api.reports import PullReport
 from stax.api.session import Session
-from stax.artifact.artifact import Artifact
-from stax.base.errors import Incompatible, LoadError, Missing, RequireHitMiss
+from stax.artifact.artifact import Artifact, Constraints
+from stax.base.errors import Corrupt, Incompatible, LoadError, Missing, RequireHitMiss
 from stax.base.observe import Event, Observer
 from stax.base.options import Environment
 from stax.base.target import Target
 from stax.pipeline.kept import binaries, read
-from stax.runtime.constraints import check, machine_facts
+from stax.runtime.constraints import Facts, check, machine_facts
 from stax.runtime.cpu import Libraries
 from stax.runtime.dispatch import Dispatcher, Hit
 from stax.runtime.load import Executable
 from stax.runtime.load import load as load_artifact
+from stax.store import layout
 from stax.store.base import Store
 from stax.store.file import open_file
 from stax.store.forms import Bundle
@@ -39,19 +40,16 @@ def pull(
     environment: Environment | None = None,
 ) -> PullReport:
     """Fetch a tagged bundle (or one by digest), all of it or one target's part, into the local tier, or into the store
-    folder ``to``, which then serves as ``file://`` store of its own. Raises Missing, Corrupt, Transient."""
+    folder ``to``, which then serves as ``file://`` store of its own. Raises Missing, Corrupt, SchemaError, Transient, or
+    Refused where the folder can not be written."""
     began = time.perf_counter()
+    wanted = None if target is None else str(_target(target))
     session = Session(store=store, observer=observer, environment=environment)
     records = session.records
-    digest = resolve(records, name)
-    whole = records.get_bundle(digest)
-    bundle = _part(whole, None if target is None else str(_target(target)))
+    bundle = _part(records.get_bundle(resolve(records, name)), wanted)
     fetched = records.fetch(d for d, _ in bundle.blobs)
-    if to is None:
-        for record in bundle.records:  # reading them fills the local tier
-            records.find(record.kind, record.key)
-    else:
-        digest = _copy(bundle, fetched, Path(to), name, session)
+    folder = session.environment.cache_dir if to is None else Path(to)
+    digest = _copy(bundle, fetched, folder, name, session)
     return PullReport(
         bundle=digest,
         targets=bundle.targets,
@@ -69,9 +67,14 @@ def _copy(bundle: Bundle, blobs: Mapping[str, bytes], to: Path, name: str, sessi
         Verified(open_file(to.expanduser().absolute().as_uri(), "")), session.environment.tier
     )
     for record in bundle.records:
-        folder.publish(record, {d: blobs[d] for d in record.blobs})
+        given = {d: blobs[d] for d in record.blobs}
+        folder.publish(record, given)
+        try:
+            folder.fetch(given)
+        except Corrupt:
+            folder.publish(record, given)  # now the folder knows which of them it held damaged
     digest = folder.put_bundle(bundle)
-    if not _is_digest(name):
+    if not layout.is_digest(name):
         folder.set_tag(session.environment.tier, name, digest)
     return digest
 
@@ -90,9 +93,11 @@ def _part(bundle: Bundle, target: str | None) -> Bundle:
 
 
 def resolve(records: Records, name: str) -> str:
-    """The digest that a tag points at; a digest is itself. Raises Missing with the tags that exist."""
-    if _is_digest(name):
+    """The digest that a tag points at; a digest is itself. Raises Missing with the tags that exist, OptionError for what is
+    neither."""
+    if layout.is_digest(name):
         return name
+    layout.check_tag(records.tier, name)
     try:
         return records.get_tag(records.tier, name)
     except Missing as error:
@@ -103,10 +108,6 @@ def resolve(records: Records, name: str) -> str:
             where=records.store.url,
             hint="stax ls shows the tags of a store",
         ) from error
-
-
-def _is_digest(name: str) -> bool:
-    return len(name) == 64 and all(c in "0123456789abcdef" for c in name)
 
 
 def _target(target: str | Target) -> Target:
@@ -175,21 +176,19 @@ def load(
 
 
 def _loadable(records: Records, bundle: Bundle, target: str | None) -> list[Artifact]:
-    """Artifacts of the named target, else of the strongest target that this machine can run for each device kind."""
+    """Artifacts of the named target, else of the strongest target that this machine can run for each device kind. Those of
+    other targets are not even read: a pull of one target's part has not brought them."""
     facts = machine_facts()
+    names = {str(r.body.get("target")) for r in bundle.records} if target is None else {target}
     refusals: list[str] = []
     found: dict[str, list[Artifact]] = {}
-    for record in bundle.records:
-        name = str(record.body.get("target"))
-        if target is not None and name != target:
+    for name in sorted(names, key=_strength, reverse=True):
+        kind = name.partition(":")[0]
+        if kind in found:
             continue
-        artifact = read(records, record).artifact
-        try:
-            check(artifact.constraints, facts)
-        except Incompatible as error:
-            refusals.append(f"{name}: {error}")
-            continue
-        found.setdefault(name, []).append(artifact)
+        artifacts = _of_target(records, bundle, name, facts, refusals)
+        if artifacts:
+            found[kind] = artifacts
     if not found:
         raise Incompatible(
             "the bundle has nothing that this machine can run",
@@ -197,10 +196,35 @@ def _loadable(records: Records, bundle: Bundle, target: str | None) -> list[Arti
             found="; ".join(refusals) or ", ".join(bundle.targets),
             hint="warm it for a target that stax doctor lists",
         )
-    best: dict[str, str] = {}
-    for name in sorted(found):  # psABI levels and sm_ names sort from weak to strong
-        best[name.partition(":")[0]] = name
-    return [a for name in best.values() for a in found[name]]
+    return [artifact for artifacts in found.values() for artifact in artifacts]
+
+
+def _of_target(
+    records: Records, bundle: Bundle, target: str, facts: Facts, refusals: list[str]
+) -> list[Artifact]:
+    """The artifacts of one target that this machine can run; ``refusals`` gains why it can not run the others."""
+    kind, arch = (*target.split(":"), "")[:2]
+    wanted = Constraints(**{"cpu_level" if kind == "cpu" else "cuda_arch": arch})
+    found: list[Artifact] = []
+    for record in bundle.records:
+        if record.body.get("target") != target:
+            continue
+        try:
+            check(wanted, facts)
+            artifact = read(records, record).artifact
+            check(artifact.constraints, facts)
+        except Incompatible as error:
+            refusals.append(f"{target}: {error}")
+            continue
+        found.append(artifact)
+    return found
+
+
+def _strength(target: str) -> tuple[str, int, str]:
+    """An order in which a target that is to be preferred comes later: psABI levels by name, CUDA by its number."""
+    kind, arch = (*target.split(":"), "")[:2]
+    digits = arch.removeprefix("sm_")
+    return kind, int(digits) if digits.isdecimal() else 0, target
 
 
 def holder(state: Mapping[str, Tensor], artifacts: Sequence[Artifact]) -> nn.Module:

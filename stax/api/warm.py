@@ -8,6 +8,8 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
+
 from stax.api.compiled import owner_of
 from stax.api.entries import changed_sources
 from stax.api.making import Maker, key_of
@@ -24,7 +26,9 @@ from stax.build.job import Builder
 from stax.pipeline.kept import Kept, find
 from stax.runtime.bind import Binder
 from stax.runtime.guards import Bound, holds
+from stax.runtime.load import constant_tensor
 from stax.runtime.signature import flatten_call
+from stax.store import layout
 from stax.store.base import Store
 from stax.store.forms import Bundle, Record
 
@@ -64,6 +68,8 @@ def warm(
     session = Session(
         store=store, builder=builder, observer=observer, environment=environment, farm_only=True
     )
+    if tag is not None:
+        layout.check_tag(session.environment.tier, tag)
     with closing(session):
         tally = _Tally()
         for target in wanted:
@@ -136,20 +142,29 @@ def _already(
     tally: _Tally,
 ) -> Kept | None:
     """A whole artifact in the store that is valid for these very arguments, their device aside."""
-    for kept in find(session.published, key, session.observer):
-        if not _serves(kept.artifact, fn, args, kwargs):
-            continue
+
+    def miss(reason: str) -> None:
+        session.observer(Event("miss", {"reason": reason}))
+
+    for kept in find(session.published, key, miss):
         try:
             blobs = session.published.fetch(kept.record.blobs)
         except (Missing, Corrupt) as error:
-            session.observer(Event("miss", {"reason": f"artifact {kept.record.key[:12]}: {error}"}))
+            miss(f"artifact of request {kept.record.key[:12]}: {error}")
             continue
-        tally.sizes |= {d: len(raw) for d, raw in blobs.items()}
-        return kept
+        if _serves(kept.artifact, blobs, fn, args, kwargs):
+            tally.sizes |= {d: len(raw) for d, raw in blobs.items()}
+            return kept
     return None
 
 
-def _serves(artifact: Artifact, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _serves(
+    artifact: Artifact,
+    blobs: Mapping[str, bytes],
+    fn: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> bool:
     """The guards hold for the call, whatever device its tensors are on now, and the code is what was traced."""
     tree, leaves = flatten_call(args, kwargs)
     signature = artifact.signature
@@ -157,10 +172,16 @@ def _serves(artifact: Artifact, fn: Any, args: tuple[Any, ...], kwargs: dict[str
         return False
     own = [i for i in signature.inputs if i.source in ("parameter", "buffer")]
     static = Binder(owner_of(fn), own).bind()
-    if isinstance(static, str) or any(i.source == "constant" for i in signature.inputs):
+    if isinstance(static, str):
         return False
     rest = iter(static)
-    tensors = [leaves[i.leaf] if i.source == "arg" else next(rest) for i in signature.inputs]
+    baked = {c.name: constant_tensor(c, blobs, "cpu") for c in artifact.constants}
+    tensors: list[Tensor] = []
+    for item in signature.inputs:
+        if item.source == "arg":
+            tensors.append(leaves[item.leaf])
+        else:
+            tensors.append(baked[item.name] if item.source == "constant" else next(rest))
     guards = tuple(
         replace(g, device=tensors[g.input].device.type) if isinstance(g, TensorGuard) else g
         for g in artifact.guards.guards

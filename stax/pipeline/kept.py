@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from stax.artifact.artifact import Artifact
 from stax.artifact.codec import decode, encode
 from stax.artifact.keys import Key
 from stax.base.digest import digest, sha256
 from stax.base.errors import Corrupt, Missing, SchemaError
-from stax.base.observe import Event, Observer
+from stax.base.observe import Event, fan_out
 from stax.store.forms import Record
 from stax.store.records import Records
 
@@ -55,15 +55,21 @@ def publish(
     return record, {d: len(raw) for d, raw in given.items()}
 
 
-def find(records: Records, key: Key, observer: Observer) -> list[Kept]:
-    """The readable artifacts under a request key. A record that can not be read is a miss with a reason. Raises StoreError
-    when the store itself fails."""
+def find(records: Records, key: Key, tell: Callable[[str], None]) -> list[Kept]:
+    """The readable artifacts under a request key; ``tell`` is told why any other is a miss. Raises StoreError when the
+    store itself fails."""
+
+    def skipped(event: Event) -> None:
+        if event.name == "store.skip":
+            tell(f"{event.fields['name']}: {event.fields['reason']}")
+
     kept: list[Kept] = []
-    for record in records.find(KIND, key.digest):
+    heard = replace(records, observer=fan_out(records.observer, skipped))
+    for record in heard.find(KIND, key.digest):
         try:
             kept.append(read(records, record))
         except (Missing, Corrupt, SchemaError) as error:
-            observer(Event("miss", {"reason": f"artifact of {record.key[:12]}: {error}"}))
+            tell(f"artifact {record.body.get('artifact')} of request {record.key[:12]}: {error}")
     return kept
 
 
