@@ -17,6 +17,9 @@ COORDINATOR = "stax-coordinator"
 NAMESPACE = "stax"
 _HEAD = "node:__internal_head__"
 _DIAL_LIMIT_S = 5.0
+# What a client of HTTP/2 begins with: gRPC's server answers with a SETTINGS frame, whatever else it asks for later.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
+_SETTINGS, _TLS_ALERT = b"\x04", b"\x15"
 
 _CONNECT_HINT = (
     "check STAX_FARM, or start a cluster; one with token authentication needs RAY_AUTH_MODE=token and its "
@@ -133,13 +136,20 @@ def environment_for_workers() -> dict[str, str]:
 
 
 def _dial(address: str) -> None:
-    """Fail fast where nobody listens: ray.init would try for a minute."""
+    """Fail fast where nobody listens, or nobody who speaks gRPC: ray.init would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdigit():
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _DIAL_LIMIT_S).close()
-    except OSError as error:
+        with socket.create_connection((host.strip("[]"), int(port)), _DIAL_LIMIT_S) as peer:
+            peer.sendall(_PREFACE)
+            first = peer.recv(64)
+    except (OSError, OverflowError) as error:
         raise FarmError(
             "no Ray cluster", found=str(error), where=address, hint="check STAX_FARM, or start one"
         ) from error
+    if first and first[3:4] != _SETTINGS and first[:1] != _TLS_ALERT:
+        raise FarmError(
+            "no Ray cluster, but another server", found=repr(first[:40]), where=address,
+            hint="check STAX_FARM",
+        )  # fmt: skip
