@@ -17,7 +17,7 @@ from typing import TextIO, cast
 from stax import __version__
 from stax.base.errors import OptionError, StaxError, UserError
 from stax.base.options import Environment
-from stax.cli.resolve import place_of
+from stax.cli.resolve import kind_and_message, place_of
 
 FAILED, MISUSED, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
@@ -64,8 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (
         Exception
     ) as error:  # a user's callable raises anything while it is traced, and so does a bug
-        told = f"{type(error).__name__}: {error}".splitlines()[0]
-        _explain(f"{told} ({place_of(error)}). hint: STAX_DEBUG=1 shows the trace")
+        told = f"{kind_and_message(error)} ({place_of(error)})"
+        _explain(f"{told}. hint: STAX_DEBUG=1 shows the trace")
         return FAILED
 
 

@@ -113,7 +113,12 @@ def _module(name: str, what: str) -> ModuleType:
 
 
 def _failed(what: str, error: BaseException) -> UserError:
-    return UserError(what, found=f"{type(error).__name__}: {error}", where=place_of(error))
+    return UserError(what, found=kind_and_message(error), where=place_of(error))
+
+
+def kind_and_message(error: BaseException) -> str:
+    """ "ValueError: no weights", the first line of it."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def place_of(error: BaseException) -> str:
