@@ -61,9 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StaxError as error:
         _explain(one_line(error))
         return MISUSED if isinstance(error, UserError) else FAILED
-    except (
-        Exception
-    ) as error:  # a user's callable raises anything while it is traced, and so does a bug
+    except Exception as error:
+        # Broad because a user's callable raises anything while it is traced, and so does a bug of ours.
         told = f"{kind_and_message(error)} ({place_of(error)})"
         _explain(f"{told}. hint: STAX_DEBUG=1 shows the trace")
         return FAILED
