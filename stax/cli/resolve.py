@@ -63,10 +63,8 @@ def example_calls(inputs: str | None) -> list[ExampleCall]:
     function = resolve(inputs, "--inputs")
     try:
         made = function()
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # whatever a user's function raises, it is theirs to mend
+    except (Exception, SystemExit) as error:
+        # Broad because whatever a user's function raises, it is theirs to mend.
         raise _failed(f"{inputs} failed", error) from error
     listed = cast("list[object]", made) if isinstance(made, list) else [made]
     if not listed:
@@ -105,10 +103,8 @@ def _module(name: str, what: str) -> ModuleType:
                 hint="run in the folder of the module, or set PYTHONPATH",
             ) from error  # fmt: skip
         raise _failed(f"module {name} failed", error) from error
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # whatever a user's module raises, it is theirs to mend
+    except (Exception, SystemExit) as error:
+        # Broad because whatever a user's module raises, it is theirs to mend.
         raise _failed(f"module {name} failed", error) from error
 
 
