@@ -53,7 +53,8 @@ def trace(
     decompositions: Decompositions,
 ) -> Captured:
     """Runs ``fn`` once on fake tensors. Errors of the program itself propagate as they are; what can not be traced raises
-    CaptureError with the user's file:line."""
+    CaptureError with the user's file:line. One trace at a time: while it runs, the module holds fakes and torch.cuda
+    answers for the target, for all threads."""
     register_known()
     call, leaves = flatten_call(args, kwargs)
     session = Session.open(dynamic, target, decompositions)
