@@ -68,12 +68,11 @@ def check_leaves(names: list[str], leaves: list[Any]) -> None:
 
 
 def check_containers(
-    names: list[str], call: Tree, before: list[Any], after: tuple[Tree, list[Any]]
+    names: list[str], before: tuple[Tree, list[Any]], after: tuple[Tree, list[Any]]
 ) -> None:
     """Raises CaptureError when the program put something else into a list, dict or object of the caller."""
-    tree, leaves = after
-    changed = [n for n, a, b in zip(names, before, leaves) if a is not b]
-    if tree != call or changed:
+    changed = [n for n, a, b in zip(names, before[1], after[1]) if a is not b]
+    if before[0] != after[0] or changed:
         raise CaptureError(
             f"the program changes a container among its arguments{f': {changed[0]}' if changed else ''}",
             hint="return what is new, or write tensors in place",

@@ -110,7 +110,6 @@ class Session:
             names = user_names(fn, call)
             check_leaves(names, leaves)
             fakes = self._arguments(names, leaves)
-            fake_args, fake_kwargs = unflatten_call(call, fakes, types_of((args, kwargs)))
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.no_grad())
             if self.env is not None:
@@ -119,9 +118,12 @@ class Session:
             stack.enter_context(self.fake_mode)
             stack.enter_context(self.recorder)
             stack.enter_context(self.calls)
+            # NOTE: a container may compute while it is rebuilt, as transformers' caches do.
+            fake_args, fake_kwargs = unflatten_call(call, fakes, types_of((args, kwargs)))
+            given = flatten_call(fake_args, fake_kwargs)
             stack.enter_context(self.watcher)
             result = fn(*fake_args, **fake_kwargs)
-        check_containers(names, call, fakes, flatten_call(fake_args, fake_kwargs))
+        check_containers(names, given, flatten_call(fake_args, fake_kwargs))
         return result
 
     def _arguments(self, names: list[str], leaves: list[Any]) -> list[Any]:
