@@ -14,6 +14,7 @@ import stax
 from stax.api.entries import admit, changed_sources
 from stax.api.reports import Stats
 from stax.api.session import Session
+from stax.api.states import State, States
 from stax.artifact.artifact import Artifact
 from stax.artifact.keys import Key
 from stax.base.errors import (
@@ -57,16 +58,19 @@ class Compiled:
         self.options = options
         self.target = target
         self.session = session
-        self._dispatcher = Dispatcher(self.module)
+        self._states = States(fn, self.module)
         self._libraries = Libraries()
         self._lock = threading.RLock()
         self._compilations = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        found = self._dispatcher.lookup(args, kwargs)
+        state = self._states.current()
+        found = state.dispatcher.lookup(args, kwargs)
         if type(found) is not Hit:
             return self._missed(args, kwargs)
-        if torch.is_grad_enabled() and any(x.requires_grad for x in found.inputs):
+        if torch.is_grad_enabled() and (
+            state.wants_grad or any(x.requires_grad for x in found.inputs)
+        ):
             return self._needs_training(args, kwargs)
         return found.entry.call(found.inputs, found.symbols)
 
@@ -82,7 +86,7 @@ class Compiled:
             misses = tuple(counters.misses)
         reads = self.session.store_counters.read()
         return Stats(
-            artifacts=len(self._dispatcher),
+            artifacts=len(self._states),
             captures=counts.get("stage.trace", 0),
             builds=counts.get("job.done", 0),
             hits={
@@ -99,12 +103,14 @@ class Compiled:
 
     def explain(self, *args: Any, **kwargs: Any) -> tuple[str, ...]:
         """Why no loaded artifact serves this call; empty when one does. Compiles nothing."""
-        found = self._dispatcher.lookup(args, kwargs)
+        found = self._states.current().dispatcher.lookup(args, kwargs)
         return () if isinstance(found, Hit) else tuple(str(r) for r in found.reasons)
 
     # -- gradients
 
     def _wants_grad(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        if self._states.current().wants_grad:
+            return True
         if self.module is not None and any(p.requires_grad for p in self.module.parameters()):
             return True
         return any(isinstance(x, Tensor) and x.requires_grad for x in flatten_call(args, kwargs)[1])
@@ -129,11 +135,12 @@ class Compiled:
         if torch.is_grad_enabled() and self._wants_grad(args, kwargs):
             return self._needs_training(args, kwargs)
         with self._lock:
-            found = self._dispatcher.lookup(args, kwargs)
+            state = self._states.current()
+            found = state.dispatcher.lookup(args, kwargs)
             if isinstance(found, Hit):
                 return found.entry.call(found.inputs, found.symbols)
             reasons = [f"memory: {r}" for r in found.reasons]
-            hit = self._pull(args, kwargs, reasons)
+            hit = self._pull(state, args, kwargs, reasons)
             for reason in reasons:
                 self._tell("miss", reason=reason)
             if hit is None and self.session.mode != "auto":
@@ -145,7 +152,7 @@ class Compiled:
                 )
             if hit is None:
                 try:
-                    hit = self._compile(args, kwargs)
+                    hit = self._compile(state, args, kwargs)
                 except CaptureError as error:
                     if self.fullgraph or self.options.strict_native:
                         raise
@@ -155,7 +162,7 @@ class Compiled:
         return hit.entry.call(hit.inputs, hit.symbols)
 
     def _pull(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], reasons: list[str]
+        self, state: State, args: tuple[Any, ...], kwargs: dict[str, Any], reasons: list[str]
     ) -> Hit | None:
         """A hit from the store, kept for later calls; ``reasons`` gains why each candidate was not it."""
         facts = machine_facts()
@@ -166,7 +173,7 @@ class Compiled:
                 reasons.append(f"{target}: {error}")
                 return None
             try:
-                hit = self._pull_key(key, target, facts, args, kwargs, reasons)
+                hit = self._pull_key(state, key, target, facts, args, kwargs, reasons)
             except StoreError as error:
                 self.session.degrade(error)
                 reasons.append(f"{target}: {error}")
@@ -176,7 +183,14 @@ class Compiled:
         return None
 
     def _pull_key(
-        self, key: Key, target: Target, facts: Facts, args: Any, kwargs: Any, reasons: list[str]
+        self,
+        state: State,
+        key: Key,
+        target: Target,
+        facts: Facts,
+        args: Any,
+        kwargs: Any,
+        reasons: list[str],
     ) -> Hit | None:
         records = self.session.records
         unreadable: list[str] = []
@@ -195,20 +209,20 @@ class Compiled:
             except LoadError as error:
                 reasons.append(f"{target}: {error}")
                 continue
-            hit = admit(self._dispatcher, self.module, executable, args, kwargs)
+            hit = admit(state.dispatcher, self.module, executable, args, kwargs)
             if isinstance(hit, Hit):
                 self._tell("artifact.hit", target=str(target))
                 return hit
             reasons.extend(f"{target}: {reason}" for reason in hit)
         return None
 
-    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hit | None:
+    def _compile(self, state: State, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hit | None:
         options = self.options
         if self._compilations >= options.max_compilations:
             if self.fullgraph:
                 raise self._limit("max_compilations", options.max_compilations)
             return None
-        full = len(self._dispatcher) >= options.max_specializations
+        full = len(state.dispatcher) >= options.max_specializations
         if full and self.fullgraph:
             raise self._limit("max_specializations", options.max_specializations)
         self._compilations += 1
@@ -220,6 +234,7 @@ class Compiled:
         made = maker.make(
             self.fn, args, kwargs, dynamic=self.dynamic, options=options, target=target
         )
+        self._states.settle(state)
         executable = self._load(made.artifact, made.blobs, machine_facts(), args, kwargs)
         if full:
             return self._run_once(executable, args, kwargs)
@@ -229,7 +244,7 @@ class Compiled:
             self.session.degrade(error)
         except CaptureError as error:
             self._tell("miss", reason=f"not published: {error}")
-        return self._own(admit(self._dispatcher, self.module, executable, args, kwargs))
+        return self._own(admit(state.dispatcher, self.module, executable, args, kwargs))
 
     def _load(
         self, artifact: Artifact, blobs: Mapping[str, bytes], facts: Facts, args: Any, kwargs: Any

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload, OpOverloadPacket
 
+from stax.artifact.places import Places
 from stax.artifact.sources import code_digest
 from stax.base.digest import digest
 from stax.base.errors import CaptureError
@@ -39,9 +40,10 @@ Data = Any
 class Contents:
     """Collects functions and classes behind the values it is shown. ``functions`` and ``classes`` map a label, which is
     "module:qualname" and a count when several share it, to their data; ``packages`` the installed packages that were met to
-    their versions."""
+    their versions. ``places`` gains where each value was read."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: Places | None = None) -> None:
+        self.places = places or Places()
         self.functions: dict[str, Data] = {}
         self.classes: dict[str, Data] = {}
         self.packages: dict[str, str] = {}
@@ -101,16 +103,21 @@ class Contents:
     def _container(self, value: Any, where: str) -> Data:
         kind = type(value).__qualname__
         if isinstance(value, Mapping):
+            self.places.items(cast("Mapping[Any, Any]", value))
             kept = [kv for kv in cast("Mapping[Any, Any]", value).items() if kv[0] not in VOLATILE]
             return kind, [(self.of(k, where), self.of(v, f"{where}[{k!r}]")) for k, v in kept]
         members = cast("Sequence[Any]", value)
         parts = [self.of(v, f"{where}[{i}]") for i, v in enumerate(members)]
+        if isinstance(value, list):
+            self.places.items(cast("list[Any]", value))
         if isinstance(value, (set, frozenset)):
+            self.places.members(value)
             return kind, sorted(digest(p) for p in parts)
         return kind, parts
 
     def _tensor(self, value: Tensor, where: str) -> Data:
         """A tensor that is no input: its elements become part of the artifact, so they count."""
+        self.places.tensor(value)
         size = value.numel() * value.element_size()
         self._bytes += size
         if value.device.type == "meta" or self._bytes > MAX_CONSTANT_BYTES:
@@ -137,6 +144,7 @@ class Contents:
         slots = [s for c in cls.__mro__ for s in _slots(c) if hasattr(value, s)]
         if state is None and not slots:
             raise _unsafe(where, value, "its state can not be read")
+        self.places.items(state or {})
         held = [*(state or {}).items(), *((s, getattr(value, s)) for s in slots)]
         data = [(k, self.of(v, f"{where}.{k}")) for k, v in held if k not in VOLATILE]
         return "object", self.class_label(cls), data
@@ -179,6 +187,8 @@ class Contents:
         is_module = issubclass(cls, nn.Module)
         bases = [b.__qualname__ if is_module else self.class_label(b) for b in cls.__mro__[1:]]
         members = dict(cls.__dict__)
+        for key in (k for k, v in members.items() if _is_constant(v)):
+            self.places.item(cls.__dict__, key, members[key])
         reached = ("forward", "__call__") if is_module else tuple(members)
         constants = [
             (k, self.of(v, f"{label}.{k}"))
@@ -192,6 +202,7 @@ class Contents:
         """The function behind an attribute of a class, as found through its bases; None when there is none."""
         for base in cls.__mro__:
             if name in base.__dict__:
+                self.places.item(base.__dict__, name, base.__dict__[name])
                 found = [self.function_label(f, cls) for f in functions_of(base.__dict__[name])]
                 return found or None
         return None
@@ -222,9 +233,12 @@ class Contents:
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
             # NOTE: a cell is empty until its variable is assigned.
             with contextlib.suppress(ValueError):
+                self.places.cell(cell)
                 closure.append(
                     (name, self.of(cell.cell_contents, f"{label}, closure variable {name}"))
                 )
+        for name in (n for n in names if n in fn.__globals__):
+            self.places.item(fn.__globals__, name, fn.__globals__[name])
         return (
             code_digest(fn.__code__),
             self.of(fn.__defaults__, f"{label}, a default"),
@@ -241,6 +255,8 @@ class Contents:
             if self._is_external(value.__name__):
                 return "module", value.__name__
             inside = [(n, value.__dict__[n]) for n in names if n in value.__dict__]
+            for name, inner in inside:
+                self.places.item(value.__dict__, name, inner)
             return "module", [(n, self._global(v, ())) for n, v in inside if v is not value]
         try:
             return self.of(value, "a global")
@@ -254,22 +270,37 @@ class Contents:
         return self.module_tree(root), self.module_state(root, where), module_tensors(root), tensors
 
     def _module_tensors(self, root: nn.Module, where: str) -> Data:
+        for _, module in _modules(root):
+            for table in _tensor_tables(module):
+                self.places.items(table)
         named = [*root.named_parameters(), *root.named_buffers()]
         return [self.of(tensor, f"{where}.{name}") for name, tensor in named]
 
     def module_tree(self, root: nn.Module) -> Data:
         """Names, classes, modes and hooks."""
+        for _, module in _modules(root):
+            self.places.item(module.__dict__, "training", module.training)
+            self.places.items(module.__dict__["_modules"])
+            for table in _tensor_tables(module):
+                for key in (k for k, v in table.items() if v is None):
+                    self.places.item(table, key, None)
         return [
             (name, self.class_label(type(m)), m.training, self._hooks(m))
             for name, m in _modules(root, every=True)
         ]
 
     def _hooks(self, module: nn.Module) -> Data:
-        tables = [(k, v) for k, v in module.__dict__.items() if k.endswith("_hooks") and v]
-        return [(k, [self.of(h, f"a hook in {k}") for h in v.values()]) for k, v in tables]
+        tables = [(k, v) for k, v in module.__dict__.items() if k.endswith("_hooks")]
+        for _, table in (kv for kv in tables if kv[0] in _CALL_HOOKS):
+            self.places.items(table)
+        return [(k, [self.of(h, f"a hook in {k}") for h in v.values()]) for k, v in tables if v]
 
     def module_state(self, root: nn.Module, where: str) -> Data:
         """Plain attributes and configurations, by value."""
+        for _, module in _modules(root):
+            self.places.length(module.__dict__)
+            for key, value in attributes(module):
+                self.places.item(module.__dict__, key, value)
         return [
             (name, [(k, self.of(v, f"{where}.{name}.{k}")) for k, v in attributes(m)])
             for name, m in _modules(root)
@@ -278,7 +309,17 @@ class Contents:
 
 def _modules(root: nn.Module, *, every: bool = False) -> list[tuple[str, nn.Module]]:
     """Submodules by name; ``every``: also under further names of the same one."""
-    return cast("list[tuple[str, nn.Module]]", [*root.named_modules(remove_duplicate=not every)])
+    found = cast("list[tuple[str, nn.Module]]", [*root.named_modules(remove_duplicate=not every)])
+    for name, module in found:
+        if isinstance(module, torch.jit.ScriptModule):
+            hint = "compile the module it was made of"
+            raise _unsafe(name or "the module", module, "it is TorchScript", hint)
+    return found
+
+
+def _tensor_tables(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A module's own parameters and buffers by name, also those that are None."""
+    return module.__dict__["_parameters"], module.__dict__["_buffers"]
 
 
 _MACHINERY = frozenset(
@@ -296,6 +337,10 @@ def attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
+# The tables that a call looks at; the others say more about hooks in these, or are for saving and loading.
+_CALL_HOOKS = frozenset(
+    {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"}
+)
 _NN_FLAGS = frozenset(
     {"_is_full_backward_hook", "_is_hf_initialized", "generation_config", "_compiled_call_impl"}
 )

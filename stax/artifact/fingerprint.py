@@ -12,13 +12,16 @@ from typing import Any
 from torch import nn
 
 from stax.artifact.contents import Contents, module_tensors
+from stax.artifact.places import Places
 from stax.base.digest import digest
 
+Fingerprint = tuple[tuple[str, str], ...]
 
-def fingerprint(fn: Any) -> tuple[tuple[str, str], ...]:
-    """Named component digests, for Key.of. Raises CaptureError when the callable holds something whose meaning can not
+
+def fingerprint(fn: Any, places: Places | None = None) -> Fingerprint:
+    """Named component digests, for Key.of; ``places`` gains where each value was read. Raises CaptureError when the callable holds something whose meaning can not
     be told, such as an open file: it then has no request key, and the error says why."""
-    contents = Contents()
+    contents = Contents(places)
     parts: dict[str, object] = {"python": sys.version_info[:2]}
     module = root_module(fn)
     if module is not None:

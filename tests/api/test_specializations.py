@@ -67,7 +67,7 @@ def test_example_1_1_is_one_kernel(builder: LocalBuilder) -> None:
     )
     a, b = torch.randn(64, 128), torch.randn(64, 128)
     torch.testing.assert_close(compiled(a, b), (torch.relu(a + b) * 2).sum(-1))
-    (entry,) = compiled._dispatcher.entries
+    (entry,) = compiled._states.current().dispatcher.entries
     assert [k.name for k in entry.executable.artifact.binaries] == [
         "cpp_per_fused_add_mul_relu_sum_0"
     ]

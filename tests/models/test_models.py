@@ -67,4 +67,4 @@ def test_one_dynamic_artifact_serves_lengths_2_to_128(
 
 
 def entries(compiled: stax.Compiled) -> list[object]:
-    return [e.executable.artifact for e in compiled._dispatcher.entries]
+    return [e.executable.artifact for e in compiled._states.current().dispatcher.entries]
