@@ -76,6 +76,7 @@ class RayBuilder:
                 del waiting[result.key]
                 yield result
         except FarmError as error:
+            self._leave_if_silent(error)
             if self._fallback is None:
                 raise
             self._observe(Event("farm.fallback", {"reason": str(error), "jobs": len(waiting)}))
@@ -83,19 +84,35 @@ class RayBuilder:
 
     def close(self) -> None:
         """Leave the cluster if this builder joined it. The coordinator and its workers stay for other clients."""
+        self._leave()
+        if self._records is not None:
+            self._records.store.close()
+
+    def _leave_if_silent(self, error: FarmError) -> None:
+        if not self._connected:
+            return
+        from farm import cluster  # see _on_farm
+
+        if isinstance(error, cluster.NoAnswer):
+            self._leave()
+
+    def _leave(self) -> None:
         with self._connecting:
             if self._disconnect_after:
                 from farm import cluster  # see _on_farm
 
                 cluster.disconnect()
             self._connected = self._disconnect_after = False
-        if self._records is not None:
-            self._records.store.close()
 
     def _on_farm(self, jobs: Mapping[str, Job]) -> Iterator[BuildResult]:
         """Raises FarmError."""
         # Imported here because ray costs 0.7 s, which a run that only hits never needs.
-        from farm.session import CoordinatorGone, open_session
+        try:
+            from farm.session import CoordinatorGone, open_session
+        except ModuleNotFoundError as error:
+            raise FarmError(
+                "Ray is not installed", found=str(error), hint="pip install 'stax[farm]'"
+            ) from error
 
         self._connect()
         call = _Call({self._name(key): job for key, job in jobs.items()})

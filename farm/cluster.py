@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -12,11 +13,14 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from stax.base.errors import FarmError
+from stax.store.bounded import within
 
 COORDINATOR = "stax-coordinator"
 NAMESPACE = "stax"
 _HEAD = "node:__internal_head__"
 _DIAL_LIMIT_S = 5.0
+_DIAL_AGAIN_S = 0.5
+_TELL_LIMIT_S = 2.0
 # What a client of HTTP/2 begins with: gRPC's server answers with a SETTINGS frame, whatever else it asks for later.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 _SETTINGS, _TLS_ALERT = b"\x04", b"\x15"
@@ -29,6 +33,10 @@ _CONNECT_HINT = (
 # Ray's decorators and handles have no useful static types.
 _ray = cast("Any", ray)
 Actor = Any
+
+
+class NoAnswer(FarmError):
+    """The cluster is silent. NOTE: Ray ends every process whose cluster's head is gone for a minute: disconnect."""
 
 
 def connect(address: str, cpus: int = 0) -> bool:
@@ -57,9 +65,30 @@ def disconnect() -> None:
     _ray.shutdown()
 
 
+def await_head(limit_s: float) -> None:
+    """Returns once the head of the cluster this process is connected to listens. Raises NoAnswer past the limit.
+
+    To be asked after a loss: without a head, Ray's other questions wait until Ray ends the process.
+    """
+    until_s = time.monotonic() + limit_s
+    while True:
+        try:
+            _dial(_ray.get_runtime_context().gcs_address)
+            return
+        except FarmError as error:
+            if time.monotonic() > until_s:
+                raise NoAnswer("the head of the Ray cluster is gone", found=str(error)) from error
+        time.sleep(_DIAL_AGAIN_S)
+
+
 def resources() -> str:
-    """What the cluster has and what of it is free, for an error's text."""
-    has, free = _ray.cluster_resources(), _ray.available_resources()
+    """What the cluster has and what of it is free, for an error's text; asked briefly, for its head may be gone."""
+    try:
+        has, free = within(
+            _TELL_LIMIT_S, lambda: (_ray.cluster_resources(), _ray.available_resources())
+        )
+    except (TimeoutError, RayError) as error:
+        return f"cluster_resources: {error}"
     names = [n for n in sorted(has) if not n.startswith("node:") and "memory" not in n]
     told = ", ".join(f"{n} {free.get(n, 0):g} free of {has[n]:g}" for n in names)
     return f"cluster_resources: {told or 'none'}"
@@ -117,11 +146,11 @@ def kill(actor: Actor) -> None:
 
 
 def ask(call: Any, limit_s: float) -> Any:
-    """The result of a Ray call. Raises FarmError past the limit, and RayError when the other side fails."""
+    """The result of a Ray call. Raises NoAnswer past the limit, and RayError when the other side fails."""
     try:
         return _ray.get(call, timeout=limit_s)
     except GetTimeoutError as error:
-        raise FarmError(
+        raise NoAnswer(
             "the farm does not answer", expected=f"an answer in {limit_s:g} s", found=resources()
         ) from error
 

@@ -21,6 +21,7 @@ _POLL_S = 2.0
 _ANSWER_LIMIT_S = 30.0
 _LEAVE_LIMIT_S = 5.0
 _RETRY_S = 0.5
+_HEAD_LIMIT_S = 15.0  # Ray gives its own processes sixty seconds
 
 
 class CoordinatorGone(FarmError):
@@ -80,6 +81,7 @@ def reach(limit_s: float = 60.0) -> cluster.Actor:
     Where it died, it is Ray that starts it again: at once when its process went, but only after some 15 s when its
     node did. Raises FarmError past the limit.
     """
+    cluster.await_head(_HEAD_LIMIT_S)
     environment = cluster.environment_for_workers()
     until_s = time.monotonic() + limit_s
     while True:
@@ -90,6 +92,7 @@ def reach(limit_s: float = 60.0) -> cluster.Actor:
             if time.monotonic() > until_s:
                 raise
             time.sleep(_RETRY_S)
+            cluster.await_head(_HEAD_LIMIT_S)
             continue
         _check_version(hello)
         return actor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -97,6 +98,48 @@ print(json.dumps({{"told": told, "seconds": seconds, "built": isinstance(result,
     assert "no worker came up within 2 s" in told and "cluster_resources" in told
     assert said["seconds"] < 30
     assert said["built"] and "farm.fallback" in said["events"]
+
+
+def test_a_head_that_dies_ends_neither_the_work_nor_this_process(tmp_path: Path):
+    """Ray ends every process that is still connected a minute later."""
+    doomed = RayCluster(cpus=1)
+    doomed.start()
+    code = f"""
+import ray
+def observe(event):
+    if event.name == "farm.progress" and event.fields["running"]:
+        print("running", flush=True)
+local = LocalBuilder(1)
+builder = RayBuilder({doomed.address!r}, fallback=local, observe=observe)
+(result,) = builder.build([cpp_job(slow_text("head", 4))])
+local.close()
+print(json.dumps({{"built": isinstance(result, Built), "connected": ray.is_initialized()}}))
+"""
+    try:
+        process = start(code, tmp_path)
+        assert process.stdout is not None and process.stdout.readline() == "running\n"
+        assert doomed.process is not None
+        os.killpg(doomed.process.pid, signal.SIGKILL)
+        said = answer(process)
+    finally:
+        doomed.stop()
+    assert said == {"built": True, "connected": False}
+
+
+def test_without_ray_the_work_is_done_here(tmp_path: Path):
+    code = """
+sys.modules["ray"] = None
+try:
+    list(RayBuilder("127.0.0.1:1").build([cpp_job(small_text("none"))]))
+except FarmError as error:
+    told = str(error)
+local = LocalBuilder(1)
+(result,) = RayBuilder("127.0.0.1:1", fallback=local).build([cpp_job(small_text("none"))])
+local.close()
+print(json.dumps({"told": told, "built": isinstance(result, Built)}))
+"""
+    said = answer(start(code, tmp_path))
+    assert said["built"] and "Ray is not installed" in said["told"] and "stax[farm]" in said["told"]
 
 
 def test_nobody_listens_at_the_address(tmp_path: Path):
