@@ -35,6 +35,7 @@ from stax.runtime.dispatch import Dispatcher, Hit
 from stax.runtime.load import Executable, load
 from stax.runtime.request import request_key
 from stax.runtime.signature import flatten_call, types_of
+from stax.runtime.state import is_watched
 
 
 class Compiled:
@@ -64,6 +65,8 @@ class Compiled:
         self._compilations = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_watched():
+            return self.fn(*args, **kwargs)
         state = self._states.current()
         found = state.dispatcher.lookup(args, kwargs)
         if type(found) is not Hit:

@@ -72,5 +72,10 @@ def is_plain() -> bool:
     return _dispatch_modes() == 0 and _functorch_level() is None
 
 
+def is_watched() -> bool:
+    """A dispatch mode is active, such as another trace: it wants to see the operators of the program."""
+    return _dispatch_modes() != 0
+
+
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _functorch_level = torch._C._functorch.peek_interpreter_stack  # type: ignore[attr-defined]

@@ -156,6 +156,17 @@ def test_what_a_trace_changes_is_no_other_state(builder: LocalBuilder) -> None:
     assert compiled.stats().captures == 1 == len(seen)
 
 
+def test_compiled_inside_compiled_is_one_program(builder: LocalBuilder) -> None:
+    inner = stax.compile(lambda x: x * 2 + 1, store="memory:", builder=builder, fullgraph=True)
+    outer = stax.compile(
+        lambda x: inner(x).sum(0), store="memory:", builder=builder, fullgraph=True
+    )
+    for _ in range(2):
+        torch.testing.assert_close(outer(X), (X * 2 + 1).sum(0))
+        torch.testing.assert_close(inner(X), X * 2 + 1)
+    assert (outer.stats().captures, inner.stats().captures) == (1, 1)
+
+
 def test_places() -> None:
     def cells() -> Callable[[], int]:
         number = 1
