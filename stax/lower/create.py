@@ -67,9 +67,11 @@ def arange(
     return c.fill(cast(add(number(start, wide), place), c.out.dtype))
 
 
-def linspace(c: Call, start: Number, end: Number, steps: int, **unused: object) -> View:
+def linspace(c: Call, start: Number, end: Number, steps: int, **unused: object) -> View | Declined:
     """From both ends to the middle, as eager does, so that the last element is ``end``."""
-    wide = accumulator(c.out.dtype) if DTYPES[c.out.dtype].is_float else "float32"
+    if not DTYPES[c.out.dtype].is_float:
+        return Declined("whole numbers are cut from sums whose rounding depends on vector lanes")
+    wide = accumulator(c.out.dtype)
     first, last = number(start, wide), number(end, wide)
     if steps == 1:
         return c.fill(cast(first, c.out.dtype))
