@@ -150,6 +150,16 @@ def amin(c: Call, x: View, dim: Dims = (), keepdim: bool = False) -> View:
     return _extreme_values(c, x, nest(x, dim), keepdim, "min", c.out)
 
 
+def _of_some(rule: Callable[[Call, View], View]) -> Callable[[Call, View], View | Declined]:
+    """max and min of all elements, where there are any: of nothing eager raises."""
+
+    def chosen(c: Call, x: View) -> View | Declined:
+        empty = any(size == const(0) for size in x.shape)
+        return Declined("an extreme of nothing") if empty else rule(c, x)
+
+    return chosen
+
+
 def _extreme_values(c: Call, x: View, n: Nest, keepdim: bool, combine: str, meta: Meta) -> View:
     """max and min of booleans are any and all."""
     if x.dtype == "bool":
@@ -338,8 +348,8 @@ RULES: Table = {
     **{f"aten.all.{o}": all_rule for o in ("default", "dim", "dims")},
     "aten.amax.default": amax,
     "aten.amin.default": amin,
-    "aten.max.default": amax,
-    "aten.min.default": amin,
+    "aten.max.default": _of_some(amax),
+    "aten.min.default": _of_some(amin),
     "aten.aminmax.default": _aminmax,
     "aten.argmax.default": _arg("argmax"),
     "aten.argmin.default": _arg("argmin"),

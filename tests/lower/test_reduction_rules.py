@@ -250,3 +250,10 @@ def test_long_scans_are_left_to_torch() -> None:
     assert externs(check(lambda x: x.cumsum(0), [x], scale=40, strict_native=True)) == [
         "aten.cumsum.default"
     ]
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_an_extreme_of_nothing_is_left_to_torch_which_refuses(name: str, dynamic: bool) -> None:
+    program = lowered(lambda x: getattr(torch, name)(x), [torch.zeros(0, 3)], dynamic=dynamic)
+    assert externs(program) == [f"aten.{name}.default"]
