@@ -52,6 +52,9 @@ def compile_job(job: Job, *, cxx: str, toolchain: Toolchain | None = None) -> Bu
         return Failed(key, kind, error.what, error.found, job.text)
     except BuildTimeout as error:
         return Failed(key, "timeout", error.what, error.found, job.text)
+    except ModuleNotFoundError as error:
+        message = f"the {job.language} compiler is not installed here: {error}"
+        return Failed(key, "toolchain", message, "", job.text)
     except Exception as error:
         # Broad because compilers raise anything: one refused text must not end the worker that serves the others.
         message = f"the {job.language} compiler raised {type(error).__name__}: {error}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
 import sys
 import traceback
@@ -70,6 +71,23 @@ def example_calls(inputs: str | None) -> list[ExampleCall]:
     if not listed:
         raise OptionError(f"{inputs} returned no call", expected="(args, kwargs) or a list of them")
     return [_call(one, inputs) for one in listed]
+
+
+def check_call(function: Callable[..., object], call: ExampleCall, inputs: str | None) -> None:
+    """Raises OptionError when the callable does not take such arguments."""
+    target = getattr(function, "forward", function)
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):
+        return  # it does not tell
+    try:
+        signature.bind(*call.args, **call.kwargs)
+    except TypeError as error:
+        raise OptionError(
+            "bad --inputs" if inputs else "no --inputs",
+            expected=f"arguments of {signature}", found=str(error),
+            hint="" if inputs else "name a function that returns (args, kwargs): --inputs MODULE:FUNCTION",
+        ) from error  # fmt: skip
 
 
 def options_of(assignments: Sequence[str]) -> Options | None:

@@ -15,7 +15,7 @@ from stax.base.errors import OptionError
 from stax.base.options import Environment
 from stax.base.target import Target
 from stax.cli.progress import watching
-from stax.cli.resolve import ExampleCall, example_calls, options_of, resolve
+from stax.cli.resolve import ExampleCall, check_call, example_calls, options_of, resolve
 from stax.cli.standing import bytes_text
 from stax.store import Bundle, layout
 
@@ -66,6 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
         layout.check_tag(environment.tier, arguments.tag)
     function = resolve(arguments.callable, "callable")
     calls = example_calls(arguments.inputs)
+    for call in calls:
+        check_call(function, call, arguments.inputs)
     # Imports torch, seconds that a mistyped command does not pay.
     from stax.api.session import Session
 

@@ -9,7 +9,7 @@ import pytest
 
 from stax.base.errors import OptionError, UserError
 from stax.base.options import Options
-from stax.cli.resolve import ExampleCall, example_calls, options_of, resolve
+from stax.cli.resolve import ExampleCall, check_call, example_calls, options_of, resolve
 
 MODULE = """
 class Model:
@@ -75,3 +75,16 @@ def test_options() -> None:
 def test_bad_options_are_refused(text: str) -> None:
     with pytest.raises(OptionError):
         options_of([text])
+
+
+def test_a_call_that_the_callable_does_not_take() -> None:
+    def takes_one(x: object) -> None: ...
+
+    check_call(takes_one, ExampleCall((1,), {}), "m:inputs")
+    with pytest.raises(
+        OptionError,
+        match=r"no --inputs; expected arguments of \(x: .*missing a req.*--inputs MODULE",
+    ):
+        check_call(takes_one, ExampleCall((), {}), None)
+    with pytest.raises(OptionError, match=r"bad --inputs; .* too many positional"):
+        check_call(takes_one, ExampleCall((1, 2), {}), "m:inputs")
