@@ -130,7 +130,7 @@ def _number() -> CaptureError:
 def _address() -> CaptureError:
     return CaptureError(
         "the program asks for a tensor's address",
-        hint="wrap the kernel with torch.library.custom_op",
+        hint="wrap the kernel as a custom operator of torch",
     )
 
 
