@@ -142,7 +142,7 @@ class Loaded:
             reasons.extend(found)
         raise RequireHitMiss(
             f"no artifact of {self._name} serves this call",
-            found="; ".join(reasons),
+            found="; ".join(dict.fromkeys(reasons)),
             hint="warm the bundle for such a call",
         )
 

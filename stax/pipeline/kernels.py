@@ -23,6 +23,10 @@ from stax.store.records import Records
 
 OnStoreError = Callable[[StoreError], None]
 _LOOKUPS = 16
+_NO_COMPILER = (
+    "install g++ or set STAX_CXX on the machine that builds; stax doctor tells what is missing"
+)
+_READ_THE_SOURCE = "STAX_DEBUG=4 with STAX_DUMP_DIR keeps the source"
 _ERRORS: Mapping[str, type[BuildError]] = {
     "compiler": CompilerFailed,
     "timeout": BuildTimeout,
@@ -75,7 +79,7 @@ def failure(failed: Failed) -> BuildError:
         f"kernel did not build: {failed.message}",
         found=failed.log[-2000:],
         where=f"kernel {failed.key[:12]}",
-        hint="STAX_DEBUG=4 with STAX_DUMP_DIR keeps the source",
+        hint=_NO_COMPILER if "did not start" in failed.message else _READ_THE_SOURCE,
     )
 
 

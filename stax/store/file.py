@@ -39,6 +39,7 @@ _REFUSED = {
     errno.ELOOP: "a symbolic link of the folder points to itself",
 }
 _TRANSIENT = {
+    errno.ENOENT: "a folder is not there and was not made: check the URL of the store, or try again",
     errno.ENOSPC: "the disk is full (bytes or inodes): free some space",
     errno.EDQUOT: "the disk quota is used up (bytes or inodes): free some space",
     errno.EMFILE: "this process has too many open files (ulimit -n)",
