@@ -14,6 +14,7 @@ from stax.ir.expr import Expr
 from stax.ir.program import Buffer, Literal, Mutation, Program, TensorRef
 from stax.lower import views
 from stax.lower.build import Builder, Call, Declined, Result
+from stax.lower.empty import refuse_reads_of_nothing
 from stax.lower.extern import call_torch
 from stax.lower.rules import RULES
 from stax.lower.scalars import read
@@ -35,7 +36,8 @@ Env = dict[torch.fx.Node, Result]
 
 
 def lower(captured: Captured, *, options: Options) -> Program:
-    """The Program of a captured graph. Raises MissingRule for an operator without a rule under strict_native."""
+    """The Program of a captured graph. Raises MissingRule for an operator without a rule under
+    strict_native, CaptureError for a read of an empty tensor."""
     builder = Builder(captured.symbols, options)
     env: Env = {}
     names = iter(captured.inputs)
@@ -54,7 +56,7 @@ def lower(captured: Captured, *, options: Options) -> Program:
             )
     outputs = tuple(_output(builder, item, env) for item in captured.outputs)
     mutations = tuple(_mutation(builder, target, node, env) for target, node in captured.mutations)
-    return Program(
+    program = Program(
         captured.symbols,
         tuple(builder.buffers),
         captured.inputs,
@@ -62,6 +64,8 @@ def lower(captured: Captured, *, options: Options) -> Program:
         outputs,
         mutations,
     )
+    refuse_reads_of_nothing(program)
+    return program
 
 
 def _live(captured: Captured) -> set[torch.fx.Node]:
