@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stax.api import compile as compile
     from stax.api import load as load
     from stax.api import pull as pull
-    from stax.api import warm as warm
+    from stax.api.warm import warm as warm
     from stax.base.errors import StaxError as StaxError
     from stax.base.options import Options as Options
     from stax.base.target import Target as Target
@@ -34,7 +34,7 @@ _HOMES = {
     "compile": "stax.api",
     "load": "stax.api",
     "pull": "stax.api",
-    "warm": "stax.api",
+    "warm": "stax.api.warm",  # not its door: only who warms imports the compiler
 }
 
 __all__ = [

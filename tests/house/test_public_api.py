@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +22,15 @@ def test_public_name_is_importable(name: str) -> None:
     assert value is getattr(stax, name)
     if name != "__version__":
         assert value.__doc__
+
+
+def test_names_are_what_they_were_once_their_modules_are_imported() -> None:
+    """A module and what it defines may share a name; the public one is never the module."""
+    folder = Path(stax.__file__).parent / "api"
+    modules = sorted(f"stax.api.{path.stem}" for path in folder.glob("[a-z]*.py"))
+    names = [name for name in stax.__all__ if name != "__version__"]
+    code = f"import stax, {', '.join(modules)}\nassert all(callable(getattr(stax, n)) for n in {names})"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def test_unknown_name_is_an_attribute_error() -> None:
