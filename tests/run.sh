@@ -26,7 +26,7 @@ setup() {
 check() {
     shown "$BIN/ruff" check .
     shown "$BIN/ruff" format --check .
-    shown "$BIN/lint-imports" --no-logo
+    shown "$BIN/lint-imports" --no-logo --no-cache
     shown "$BIN/pyright" --pythonpath "$BIN/python"
 }
 
