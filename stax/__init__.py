@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stax.base.options import Options as Options
     from stax.base.target import Target as Target
 
-__version__ = "0.1.0"
+from stax.base.version import VERSION as __version__
 
 _HOMES = {
     "Compiled": "stax.api",

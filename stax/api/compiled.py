@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import stax
 from stax.api.entries import admit, changed_sources
 from stax.api.reports import Stats
 from stax.api.session import Session
@@ -18,8 +17,12 @@ from stax.api.states import State, States
 from stax.artifact.artifact import Artifact
 from stax.artifact.keys import Key
 from stax.base.errors import (
+    BuildError,
     CaptureError,
+    FarmError,
+    Incompatible,
     LoadError,
+    OptionError,
     RequireHitMiss,
     SpecializationLimit,
     StoreError,
@@ -28,14 +31,18 @@ from stax.base.errors import (
 from stax.base.observe import Event
 from stax.base.options import Options
 from stax.base.target import Target, cpu_levels_of
+from stax.base.version import VERSION
 from stax.pipeline.kept import binaries, find
 from stax.runtime.constraints import Facts, machine_facts
 from stax.runtime.cpu import Libraries
 from stax.runtime.dispatch import Dispatcher, Hit
 from stax.runtime.load import Executable, load
-from stax.runtime.request import request_key
+from stax.runtime.request import call_class, request_key
 from stax.runtime.signature import flatten_call, types_of
 from stax.runtime.state import is_watched
+
+# What a caller must mend, or asked to be told; anything else that stops a compile is a reason to run eagerly.
+CALLERS = (BuildError, FarmError, Incompatible, OptionError, RequireHitMiss, SpecializationLimit)
 
 
 class Compiled:
@@ -63,6 +70,7 @@ class Compiled:
         self._libraries = Libraries()
         self._lock = threading.RLock()
         self._compilations = 0
+        self._refused: dict[object, str] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_watched():
@@ -142,6 +150,9 @@ class Compiled:
             found = state.dispatcher.lookup(args, kwargs)
             if isinstance(found, Hit):
                 return found.entry.call(found.inputs, found.symbols)
+            call = (state, call_class(args, kwargs, dynamic=False, device=""))
+            if call in self._refused:
+                return self._eager(self._refused[call], args, kwargs)
             reasons = [f"memory: {r}" for r in found.reasons]
             hit = self._pull(state, args, kwargs, reasons)
             for reason in reasons:
@@ -156,13 +167,19 @@ class Compiled:
             if hit is None:
                 try:
                     hit = self._compile(state, args, kwargs)
-                except CaptureError as error:
-                    if self.fullgraph or self.options.strict_native:
+                except Exception as error:
+                    # Broad: what a fake kernel raises can be anything, and need not be what eager raises.
+                    if self._is_for_the_caller(error):
                         raise
-                    return self._eager(str(error), args, kwargs)
+                    self._refused[call] = f"{type(error).__name__}: {error}"
+                    return self._eager(self._refused[call], args, kwargs)
         if hit is None:
             return self._eager("max_compilations is reached", args, kwargs)
         return hit.entry.call(hit.inputs, hit.symbols)
+
+    def _is_for_the_caller(self, error: Exception) -> bool:
+        """Errors that running eagerly would hide: of the machine, the farm or the settings; all with fullgraph."""
+        return self.fullgraph or self.options.strict_native or isinstance(error, CALLERS)
 
     def _pull(
         self, state: State, args: tuple[Any, ...], kwargs: dict[str, Any], reasons: list[str]
@@ -282,7 +299,7 @@ class Compiled:
     def _key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Target) -> Key:
         return request_key(
             self.fn, args, kwargs, dynamic=self.dynamic, options=self.options, target=target,
-            stax_version=stax.__version__,
+            stax_version=VERSION,
         )  # fmt: skip
 
     def _targets(self, args: Any, kwargs: Any, facts: Facts) -> Sequence[Target]:

@@ -21,11 +21,12 @@ LOGGER = logging.getLogger("stax")
 
 
 class Dumps:
-    """Shows results of stages. ``watch`` takes a stage's name and its value; ``observe`` takes events. A level of 0 shows
-    nothing and costs a comparison."""
+    """Shows results of stages. ``watch`` takes a stage's name and its value; ``observe`` takes events. At level 0 only the
+    first trouble with a store is told, as a warning."""
 
     def __init__(self, level: int, folder: str) -> None:
         self.level = level
+        self._warned = False
         self._numbers = itertools.count()
         self._folder = Path(folder) if folder and level >= 3 else None
         if self._folder is not None:
@@ -41,6 +42,10 @@ class Dumps:
             LOGGER.setLevel(logging.INFO)
 
     def observe(self, event: Event) -> None:
+        if event.name == "store.degraded" and not self._warned:
+            self._warned = True
+            reason = event.fields.get("error") or event.fields.get("reason")
+            LOGGER.warning("stax: the store does not work as it should: %s", reason)
         if self.level >= 1 and event.name.startswith("stage."):
             LOGGER.info("%s %.3f s", event.name, event.fields["seconds"])
         elif self.level >= 2 and event.name in ("miss", "eager", "store.degraded"):

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from stax.api.entries import admit
 from stax.api.reports import PullReport
 from stax.api.session import Session
 from stax.artifact.artifact import Artifact, Constraints
-from stax.base.errors import Corrupt, Incompatible, LoadError, Missing, RequireHitMiss
+from stax.base.errors import Corrupt, Incompatible, LoadError, Missing, RequireHitMiss, UserError
 from stax.base.observe import Event, Observer
 from stax.base.options import Environment
 from stax.base.target import Target
@@ -131,6 +132,13 @@ class Loaded:
         found = self._dispatcher.lookup(args, kwargs)
         if type(found) is not Hit:
             found = self._admit(args, kwargs)
+        if torch.is_grad_enabled() and any(x.requires_grad for x in found.inputs):
+            raise UserError(
+                "a loaded artifact gives no gradients",
+                expected="torch.no_grad(), or inputs and parameters without requires_grad",
+                found="grad mode on and a tensor that requires grad",
+                hint="call it under torch.no_grad() or torch.inference_mode()",
+            )
         return found.entry.call(found.inputs, found.symbols)
 
     def _admit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hit:

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import stax
 from stax.api.session import Session
 from stax.artifact.keys import Key
 from stax.base.observe import Event, fan_out, ignore
 from stax.base.options import Options
 from stax.base.target import Target
+from stax.base.version import VERSION
 from stax.capture.decompose import decompositions
 from stax.capture.trace import trace
 from stax.pipeline.kept import publish
@@ -39,7 +39,7 @@ def key_of(
         dynamic=dynamic,
         options=options,
         target=target,
-        stax_version=stax.__version__,
+        stax_version=VERSION,
     )
 
 

@@ -15,7 +15,6 @@ import threading
 import time
 from pathlib import Path
 
-import stax
 from stax.build.wire import FRAME_HEAD_BYTES, frame, frame_length
 
 START_LIMIT_S = 120.0
@@ -75,7 +74,7 @@ class Child:
         self._greeted = False
         self._ending = threading.Lock()
         self._ended = self._released = False
-        root = str(Path(stax.__file__).resolve().parent.parent)
+        root = str(Path(__file__).resolve().parents[2])
         # env, because it sets TMPDIR for the compilers too; it becomes the Python it starts, under the same pid.
         command = [
             "env",

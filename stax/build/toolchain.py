@@ -10,8 +10,8 @@ import subprocess
 from importlib import metadata, util
 from pathlib import Path
 
-from stax import __version__
 from stax.base.target import Toolchain
+from stax.base.version import VERSION
 
 _PROBE_LIMIT_S = 20.0
 
@@ -19,7 +19,7 @@ _PROBE_LIMIT_S = 20.0
 def local_toolchain(cxx: str = "g++") -> Toolchain:
     """What this machine builds with; a field is "" where the tool is absent."""
     return Toolchain(
-        stax=__version__,
+        stax=VERSION,
         torch=_package_version("torch"),
         triton=_package_version("triton"),
         ptxas=_ptxas_version(),

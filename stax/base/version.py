@@ -1,0 +1,3 @@
+"""The version of this package: part of request and program keys."""
+
+VERSION = "0.1.0"
