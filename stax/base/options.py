@@ -96,7 +96,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("STAX_BUILD_TIMEOUT_S", "300", "seconds one kernel may take to build"),
     Setting("STAX_CXX", "g++", "C++ compiler of the CPU target"),
     Setting(
-        "STAX_DEBUG", "0", "1 stages and times, 2 decisions, 3 IR text, 4 sources, 5 every rewrite"
+        "STAX_DEBUG", "0", "1 stages and times, 2 decisions, 3 IR text, 4 sources, 5 host functions"
     ),
     Setting("STAX_DUMP_DIR", "", "folder that receives the numbered dumps of STAX_DEBUG >= 3"),
 )
