@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+import uuid
 from pathlib import Path
+from typing import Any
 
+import boto3
 import pytest
 import torch
 import warm_model
@@ -15,6 +18,7 @@ from servers import S3Server
 from warm_cli import finished, report, start, warm
 
 import stax
+from stax.api.session import Session
 from stax.base.errors import StoreError
 from stax.base.options import Environment
 from stax.store.open import open_store
@@ -130,6 +134,37 @@ def test_a_flipped_byte_is_a_named_miss_and_heals(kind: str, tmp_path: Path) -> 
         healed = stax.compile(warm_model.model, store=url, mode="require-hit")
         torch.testing.assert_close(healed(x), expected)
         assert healed.stats().captures == 0
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("kind", ["request", "kernel"])
+def test_a_byte_flipped_on_the_server(kind: str, s3_server: Any, tmp_path: Path) -> None:
+    """One machine publishes, the server's bytes rot, a second machine notices and mends, a third only pulls."""
+    prefix = uuid.uuid4().hex
+    url, x = s3_server.url(prefix), torch.randn(5, 48)
+
+    def machine(name: str, mode: str) -> stax.Compiled:
+        environment = Environment(store=url, cache_dir=tmp_path / name, mode=mode)
+        return stax.Compiled(
+            warm_model.model, dynamic=False, fullgraph=True, options=stax.Options(), target=None,
+            session=Session(environment=environment),
+        )  # fmt: skip
+
+    with torch.no_grad():
+        expected = warm_model.model(x)
+        torch.testing.assert_close(machine("one", "auto")(x), expected)
+        blob = _blob_of(url, kind)
+        server = boto3.client("s3", endpoint_url=s3_server.endpoint, region_name="us-east-1")
+        where = {"Bucket": s3_server.bucket, "Key": f"{prefix}/cas/{blob}"}
+        data = bytearray(server.get_object(**where)["Body"].read())
+        data[len(data) // 2] ^= 0x40
+        server.put_object(**where, Body=bytes(data))
+        second = machine("two", "auto")
+        torch.testing.assert_close(second(x), expected)
+        assert any(blob in reason for reason in second.stats().misses), second.stats().misses
+        third = machine("three", "require-hit")
+        torch.testing.assert_close(third(x), expected)
+        assert third.stats().captures == 0 and third.stats().hits["remote"] > 0
 
 
 def _blob_of(url: str, kind: str) -> str:
