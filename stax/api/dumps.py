@@ -1,6 +1,6 @@
 """The debug ladder: what STAX_DEBUG shows of each stage, on standard error and as numbered files in STAX_DUMP_DIR.
 
-1 stages and times, 2 decisions with reasons, 3 the IR of each stage, 4 generated sources, 5 host functions of what is loaded.
+1 stages and times, 2 decisions with reasons, 3 the IR of each stage, verified, 4 generated sources, 5 host functions of what is loaded.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from stax.base.observe import Event
 from stax.ir.program import Extern, Program
 from stax.ir.source import Source
 from stax.ir.text import kernel_text, program_text
+from stax.ir.verify import verify_kernel, verify_program
 
 LOGGER = logging.getLogger("stax")
 
@@ -83,6 +84,7 @@ def _trace(captured: Any) -> Iterator[tuple[int, str, str]]:
 def _lower(program: Any) -> Iterator[tuple[int, str, str]]:
     assert isinstance(program, Program)
     yield 3, "program", program_text(program)
+    verify_program(program)
 
 
 def _schedule(plan: Any) -> Iterator[tuple[int, str, str]]:
@@ -90,6 +92,9 @@ def _schedule(plan: Any) -> Iterator[tuple[int, str, str]]:
     yield 2, "decisions", "\n".join(lines)
     parts = [s.target if isinstance(s, Extern) else kernel_text(s.kernel) for s in plan.steps]
     yield 3, "kernels", "\n\n".join(parts)
+    for step in plan.steps:
+        if not isinstance(step, Extern):
+            verify_kernel(step.kernel)
 
 
 def _emit(chosen: Any) -> Iterator[tuple[int, str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import cast
@@ -158,13 +158,3 @@ class Session:
             if self._fallback is not None:
                 self._fallback.close()
                 self._fallback = None
-
-
-def with_farm(environment: Environment, address: str) -> Environment:
-    """The same settings on a Ray cluster."""
-    return replace(environment, farm=address)
-
-
-def count(counters: Mapping[str, int], *names: str) -> int:
-    """Sum of some counters."""
-    return sum(counters.get(n, 0) for n in names)

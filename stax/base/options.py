@@ -14,7 +14,6 @@ from pathlib import Path
 from stax.base.errors import OptionError
 
 NUMERICS = ("eager", "fast")
-TUNE = ("off", "default", "max")
 
 
 def _option(default: object, help: str) -> object:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import torch
 
-from stax.ir.dtypes import DTYPES, accumulator
+from stax.ir.dtypes import DTYPES
 from stax.ir.expr import Atom, Expr
 from stax.ir.value import Value, cast, constant, index, load, scalar
 from stax.lower.views import Hints, Shape, View, axis_name, broadcast
@@ -120,15 +120,6 @@ def _evaluate_atom(atom: Atom, env: Mapping[str, Value]) -> Value:
         return index(Expr({((atom, 1),): 1})) if found is None else found
     left, right = (evaluate(a, env) for a in atom.args)
     return scalar(_EXPR_OPS[atom.op], left, right)
-
-
-def widened(view: View) -> Value:
-    """The element at the axes, half types as float32."""
-    value = read(view)
-    return cast(value, accumulator(value.dtype))
-
-
-# -- type promotion, as torch.result_type
 
 
 def common_dtype(*operands: Operand) -> str:
