@@ -40,7 +40,7 @@ import sys, time
 import torch
 import stax.api
 folder, store = sys.argv[1:]
-state = torch.load(folder + "/state.pt", weights_only=True, mmap=True)
+state = torch.load(folder + "/state.pt", weights_only=True)
 ids = torch.arange(64).reshape(1, 64) * 31
 begun = time.perf_counter()
 model = stax.load("gpt2", store=store, state_dict=state)
