@@ -5,6 +5,7 @@
 #   start NAME COMMAND...       a server, whose output goes to $WORK/NAME.out and $WORK/NAME.log; STOP_WITH=KILL
 #                               before it when it takes long to end by itself
 #   await NAME CONDITION...     until the condition holds; ends the script when the server has ended
+#   stop NAME                   end a server now; the end of the script ends those that are left
 #   virtual_environment DIR EXTRAS   make it, or reuse one of the same requirements
 #   free_port                   a port of this machine that nobody uses now
 
@@ -47,6 +48,17 @@ await() { # NAME CONDITION...
         sleep 0.1
     done
 }
+
+stop() { # NAME
+    local pid job left=()
+    pid=$(cat "$WORK/$1.pid")
+    for job in "${JOBS[@]}"; do
+        if [ "${job% *}" = "$pid" ]; then end "$job"; else left+=("$job"); fi
+    done
+    JOBS=(${left[@]+"${left[@]}"})
+}
+
+end() { kill "-${1#* }" -- "-${1% *}" 2>/dev/null || true; wait_or_kill "${1% *}"; } # JOB
 
 stop_all() {
     local status=$? job

@@ -71,6 +71,8 @@ for model in "${MODELS[@]}"; do
         --target "cpu:$level" --target cuda:sm_90 --json "$WORK/$model.warm.json"
 done
 shown stax ls
+say "stop ray: from here on nothing is compiled"
+stop ray
 
 shown python deploy/demo/eager.py "$WORK" "${MODELS[@]}"
 say "a new process: no compiler on its path, an empty cache"
