@@ -41,10 +41,15 @@ class Decision:
     reason: str
 
 
-def inline(program: Program, *, wide: bool = False) -> tuple[Program, tuple[Decision, ...]]:
-    """Apply share, inline and drop in that order. With ``wide``, a value that was joined stays in the dtype it was computed
-    in instead of being rounded to its storage dtype on the way (Options.numerics "fast")."""
+def inline(
+    program: Program, *, joining: bool = True, wide: bool = False
+) -> tuple[Program, tuple[Decision, ...]]:
+    """Apply share, inline and drop in that order. With ``joining`` False nothing is inlined (Options.fusion). With ``wide``,
+    a value that was joined stays in the dtype it was computed in instead of being rounded to its storage dtype on the way
+    (Options.numerics "fast")."""
     shared = drop_dead(share(program))
+    if not joining:
+        return shared, ()
     joined, decisions = inline_producers(shared)
     if wide:
         joined = replace(joined, nodes=tuple(_unrounded(n) for n in joined.nodes))

@@ -26,7 +26,7 @@ class Schedule:
 
 def schedule(program: Program, options: Options) -> Schedule:
     """Inline, fuse, build kernels, and find when each buffer begins and ends."""
-    small, inlined = inline(program, wide=options.numerics == "fast")
+    small, inlined = inline(program, joining=options.fusion, wide=options.numerics == "fast")
     fused = fuse(small, enabled=options.fusion)
     needed = _needed(small, fused.steps)
     steps = tuple(

@@ -1,0 +1,183 @@
+"""The byte counter against hand-made kernels, whose numbers are known, and against the accesses that an interpreter makes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lowering import lowered
+
+from stax.base.options import Options
+from stax.codegen.triton.plan import plan as loops_of
+from stax.ir.dtypes import DTYPES
+from stax.ir.expr import Expr
+from stax.ir.kernel import Kernel
+from stax.ir.program import Extern
+from stax.ir.traffic import Traffic, traffic
+from stax.ir.value import Value, cast, constant, index, load_parts, scalar
+from stax.schedule.schedule import schedule
+from tests.kernels import X0, X1, at, cases, embedding, make, padded, st
+
+
+def kernels_of(fn: Any, *shapes: tuple[int, ...], fusion: bool = True) -> list[Kernel]:
+    plan = schedule(lowered(fn, [torch.randn(*s) for s in shapes]), Options(fusion=fusion))
+    return [s.kernel for s in plan.steps if not isinstance(s, Extern)]
+
+
+def counted(fn: Any, *shapes: tuple[int, ...]) -> Traffic:
+    (kernel,) = kernels_of(fn, *shapes)
+    return traffic(kernel)
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return F.softmax(x, -1)
+
+
+def rope(q: torch.Tensor, c: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    return q * c + torch.cat((-q[..., 32:], q[..., :32]), -1) * s
+
+
+def test_fused_softmax_moves_its_elements_twice() -> None:
+    n = 256 * 1000 * 4
+    (kernel,) = kernels_of(softmax, (256, 1000))
+    found = traffic(kernel)
+    assert (found.read_bytes, found.written_bytes, found.reread_bytes) == (n, n, 0)
+    assert found.moved_bytes == 2 * n
+
+
+def test_five_softmax_kernels_move_them_eight_times() -> None:
+    n, row = 256 * 1000 * 4, 256 * 4
+    found = [traffic(k) for k in kernels_of(softmax, (256, 1000), fusion=False)]
+    assert [t.read_bytes for t in found] == [n, n + row, n, n, n + row]
+    assert [t.written_bytes for t in found] == [row, n, n, row, n]
+    assert sum(t.moved_bytes for t in found) == 8 * n + 4 * row
+
+
+def test_each_loop_after_the_first_reads_again() -> None:
+    n = 4 * 100000 * 4
+    (kernel,) = kernels_of(softmax, (4, 100000))
+    loops = [phase.inside for phase in loops_of(kernel)]
+    passes = sum(bool(loop) for loop in loops)
+    found = traffic(kernel, loops=loops)
+    assert passes > 1 and found.reread_bytes == (passes - 1) * n
+    assert (found.read_bytes, found.written_bytes) == (n, n)
+
+
+def test_what_broadcasts_counts_once() -> None:
+    found = counted(lambda a, b, c: a + b + c, (30, 50), (50,), (30, 1))
+    assert dict(found.reads) == {"in_ptr0": 6000, "in_ptr1": 200, "in_ptr2": 120}
+
+
+def test_the_halves_of_a_rotation_are_within_the_whole() -> None:
+    found = counted(rope, (2, 4, 7, 64), (1, 1, 7, 64), (1, 1, 7, 64))
+    assert [b for _, b in found.reads] == [4 * 2 * 4 * 7 * 64, 4 * 7 * 64, 4 * 7 * 64]
+
+
+def test_the_halves_of_a_strided_rotation_are_within_the_whole() -> None:
+    """Between the rows lie others that nobody reads: only containment proves it."""
+    x1 = scalar("lt", index(X1), index(32))
+    low = at("in_ptr0", X0 * 192 + X1 + 32, mask=x1)
+    high = at("in_ptr0", X0 * 192 + X1 - 32, mask=scalar("ge", index(X1), index(32)))
+    body = scalar("add", scalar("add", at("in_ptr0", X0 * 192 + X1), low), high)
+    kernel = make(
+        [st("v0", body, ("out_ptr0", X0 * 64 + X1))],
+        x=[7, 64],
+        pointers=["in_ptr0:float16", "out_ptr0:float16"],
+    )
+    assert traffic(kernel).read_bytes == 7 * 64 * 2
+
+
+def test_windows_that_overlap_count_what_lies_below_them() -> None:
+    found = counted(lambda x: F.avg_pool2d(x, 3, 1), (2, 3, 8, 8))
+    assert (found.read_bytes, found.written_bytes) == (2 * 3 * 8 * 8 * 4, 2 * 3 * 6 * 6 * 4)
+
+
+def test_a_stride_leaves_elements_out() -> None:
+    assert counted(lambda x: x[::2, ::3] + 1, (10, 9)).read_bytes == 5 * 3 * 4
+
+
+def test_padding_is_not_read() -> None:
+    found = traffic(padded(100).kernel)
+    assert (found.read_bytes, found.written_bytes) == (400, 416)
+    assert traffic(padded(0).kernel).read_bytes == 0
+
+
+def test_parts_of_a_concatenation_are_read_as_far_as_they_go() -> None:
+    found = counted(lambda a, b: torch.cat((a, b), 1) * 2, (8, 5), (8, 11))
+    assert [b for _, b in found.reads] == [8 * 5 * 4, 8 * 11 * 4]
+
+
+def test_a_computed_offset_touches_an_element_a_point_within_its_bounds() -> None:
+    """40 rows of 16 are asked for; the table has 10."""
+    found = traffic(embedding().kernel)
+    assert dict(found.reads) == {"in_ptr0": 40 * 8, "in_ptr1": 10 * 16 * 4}
+    free = scalar("add", cast(at("in_ptr0", X0, "int32"), "int64"), constant(1, "int64"))
+    kernel = make(
+        [st("v0", at("in_ptr1", free), ("out_ptr0", X0 * 16 + X1))],
+        x=[40, 16],
+        pointers=["in_ptr0:int32", "in_ptr1:float32", "out_ptr0:float32"],
+    )
+    assert dict(traffic(kernel).reads) == {"in_ptr0": 160, "in_ptr1": 160}
+
+
+def test_other_sizes_than_the_hints() -> None:
+    args = [torch.randn(6, 8)]
+    plan = schedule(lowered(lambda x: x.sum(-1), args, True), Options())
+    (kernel,) = [s.kernel for s in plan.steps if not isinstance(s, Extern)]
+    names = [s.name for s in kernel.sizes]
+    assert traffic(kernel).read_bytes == 6 * 8 * 4
+    assert traffic(kernel, dict.fromkeys(names, 100)).read_bytes == 100 * 100 * 4
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda c: c.name)
+def test_never_less_than_what_is_touched(case: Any) -> None:
+    """And exactly that, where every offset is affine."""
+    env = case.env or case.kernel.hints
+    found = traffic(case.kernel, env)
+    for name, moved in (*found.reads, *found.writes):
+        side = "read" if (name, moved) in found.reads else "write"
+        touched = _touched(case.kernel, env)[side, name] * _itemsize(case.kernel, name)
+        assert moved == touched if case.name != "embedding" else moved >= touched, name
+
+
+def _itemsize(kernel: Kernel, pointer: str) -> int:
+    return next(DTYPES[p.dtype].itemsize for p in kernel.pointers if p.name == pointer)
+
+
+def _touched(kernel: Kernel, sizes: Any) -> dict[tuple[str, str], int]:
+    """Distinct elements of each pointer, by looking at every point; computed offsets are given up."""
+    seen: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for s in kernel.statements:
+        inner = kernel.reduce_axes if s.space == "xr" else ()
+        for env in _points((*kernel.axes, *inner), sizes):
+            for value in s.body.loads:
+                pointer, (offset,), mask, _ = load_parts(value)
+                if offset.op == "index" and (mask is None or _holds(mask, env)):
+                    seen["read", pointer].add(_at(offset, env))
+        for env in _points(kernel.axes if s.combine else (*kernel.axes, *inner), sizes):
+            for store in s.stores:
+                seen["write", store.pointer].add(store.offset.evaluate(env))
+    return defaultdict(int, {k: len(v) for k, v in seen.items()})
+
+
+def _points(axes: Any, sizes: Any) -> Any:
+    spans = [range(a.extent.evaluate(sizes)) for a in axes]
+    for point in product(*spans):
+        yield {**sizes, **dict(zip([a.name for a in axes], point))}
+
+
+def _at(value: Value, env: Any) -> int:
+    e = value.attr[0]
+    assert isinstance(e, Expr)
+    return e.evaluate(env)
+
+
+def _holds(mask: Value, env: Any) -> bool:
+    if mask.op == "and":
+        return all(_holds(a, env) for a in mask.args)
+    a, b = (_at(v, env) for v in mask.args)
+    return {"lt": a < b, "ge": a >= b}[mask.op]
