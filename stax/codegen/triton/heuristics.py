@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from stax.base.devices import DEVICES, Device
 from stax.codegen.triton.layout import Layout, persistent_block, power_above
 from stax.codegen.triton.plan import plan
 from stax.ir.dtypes import DTYPES
@@ -21,37 +21,6 @@ RESIDENT_WARPS = {8: 64, 16: 32}
 # Rows being read and their results share the L2 cache; measured on an H200, where 17 MB of rows stay in its 50 MB and
 # 35 MB do not.
 L2_SHARE = 0.4
-
-
-@dataclass(frozen=True)
-class Device:
-    """What decides how much must be in flight."""
-
-    processors: int
-    bandwidth_bytes_s: float
-    l2_bytes: float
-    latency_s: float = 600e-9
-
-    @property
-    def bytes_in_flight(self) -> float:
-        """Little's law: latency times bandwidth."""
-        return self.latency_s * self.bandwidth_bytes_s
-
-    @property
-    def bytes_in_flight_each(self) -> float:
-        """The share of one processor."""
-        return self.bytes_in_flight / self.processors
-
-
-DEVICES = {
-    "sm_75": Device(40, 0.32e12, 4e6),
-    "sm_80": Device(108, 2.04e12, 40e6),
-    "sm_86": Device(84, 0.77e12, 6e6),
-    "sm_89": Device(128, 1.01e12, 72e6),
-    "sm_90": Device(132, 3.35e12, 50e6),
-    "sm_100": Device(148, 8.0e12, 126e6),
-    "sm_120": Device(170, 1.79e12, 96e6),
-}
 
 
 def candidates(kernel: Kernel, layout: Layout, arch: str) -> tuple[Config, ...]:

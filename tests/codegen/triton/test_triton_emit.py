@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from stax.base.devices import DEVICES, Device
 from stax.base.errors import VerifyError
 from stax.base.target import Target
 from stax.codegen.triton.emit import emit
-from stax.codegen.triton.heuristics import DEVICES, Device
 from stax.codegen.triton.layout import coalesced_bytes, layout_of
 from stax.codegen.triton.plan import plan
 from stax.ir.expr import const, sym
