@@ -111,7 +111,7 @@ class CudaKernel:
         self._library = library
         self._context = context
         self._module = module
-        self._function = function.value
+        self.function = function.value
         self._symbol = facts.symbol
         self._block = (WARP_THREADS * facts.num_warps, 1, 1, facts.shared_bytes)
         self._layout = struct.Struct(f"@{_CONFIG}{facts.abi}")
@@ -141,29 +141,31 @@ class CudaKernel:
         promises to be a multiple of 16 must be one. Raises LaunchError, also for the fault of an earlier kernel.
         """
         x, y, z = grid
+        self.queue(x, y, z, (*pointers, *sizes, *self._scratch), stream)
+
+    def queue(self, x: int, y: int, z: int, args: Sequence[int], stream: int) -> None:
+        """The same with the arguments as the cubin takes them, those for scratch memory included."""
         if not (x and y and z):
             return
         try:
             buffers = self._idle.pop()
         except IndexError:
             buffers = self._buffers()
-        self._pack(
-            buffers[0], 0, x, y, z, *self._block, stream, 0, 0, *pointers, *sizes, *self._scratch
-        )
-        result = self._call(buffers[1], self._function, None, buffers[2])
+        self._pack(buffers[0], 0, x, y, z, *self._block, stream, 0, 0, *args)
+        result = self._call(buffers[1], self.function, None, buffers[2])
         if result == INVALID_CONTEXT:
             # A thread that has not used CUDA yet.
             result = self._library.cuCtxSetCurrent(self._context)
-            result = result or self._call(buffers[1], self._function, None, buffers[2])
+            result = result or self._call(buffers[1], self.function, None, buffers[2])
         self._idle.append(buffers)
         if result:
-            raise self._refused(result, grid)
+            raise self._refused(result, (x, y, z))
 
-    def _refused(self, result: int, grid: Sequence[int]) -> LaunchError:
+    def _refused(self, result: int, grid: tuple[int, int, int]) -> LaunchError:
         return LaunchError(
             "a kernel did not start",
             found=error_name(self._library, result),
-            where=f"{self._symbol}, grid {tuple(grid)}",
+            where=f"{self._symbol}, grid {grid}",
             hint="CUDA_LAUNCH_BLOCKING=1 names the kernel that fails first",
         )
 

@@ -20,6 +20,7 @@ from stax.base.errors import Corrupt, LoadError, Missing
 from stax.runtime.check import FastGuards, compile_guards
 from stax.runtime.constraints import Facts, check, machine_facts
 from stax.runtime.cpu import Libraries
+from stax.runtime.cuda import load_cubin
 from stax.runtime.guards import Bound, Reason, holds
 from stax.runtime.signature import NO_TYPES, Types, builder, compile_flattener, leaf_names
 from stax.runtime.wrapper import generate
@@ -143,9 +144,6 @@ class CudaKernels:
         return self._load(device) if found is None else found
 
     def _load(self, device: int) -> Sequence[Any]:
-        # Imported here because it binds the CUDA driver, which a machine for CPU artifacts lacks.
-        from stax.runtime.cuda import load_cubin
-
         with self._lock:
             if device not in self._loaded:
                 pairs = zip(self._binaries, self._data)
