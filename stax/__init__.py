@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stax.api import Compiled as Compiled
+    from stax.api import ExplainReport as ExplainReport
     from stax.api import PullReport as PullReport
     from stax.api import Stats as Stats
     from stax.api import WarmReport as WarmReport
     from stax.api import compile as compile
     from stax.api import load as load
     from stax.api import pull as pull
+    from stax.api.explain import explain as explain
     from stax.api.warm import warm as warm
     from stax.base.errors import StaxError as StaxError
     from stax.base.options import Options as Options
@@ -25,6 +27,7 @@ from stax.base.version import VERSION as __version__
 
 _HOMES = {
     "Compiled": "stax.api",
+    "ExplainReport": "stax.api",
     "Options": "stax.base.options",
     "PullReport": "stax.api",
     "Stats": "stax.api",
@@ -32,13 +35,15 @@ _HOMES = {
     "Target": "stax.base.target",
     "WarmReport": "stax.api",
     "compile": "stax.api",
+    "explain": "stax.api.explain",  # not its door: only who compiles imports the compiler
     "load": "stax.api",
     "pull": "stax.api",
-    "warm": "stax.api.warm",  # not its door: only who warms imports the compiler
+    "warm": "stax.api.warm",  # likewise
 }
 
 __all__ = [
     "Compiled",
+    "ExplainReport",
     "Options",
     "PullReport",
     "Stats",
@@ -47,6 +52,7 @@ __all__ = [
     "WarmReport",
     "__version__",
     "compile",
+    "explain",
     "load",
     "pull",
     "warm",

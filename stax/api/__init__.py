@@ -7,7 +7,7 @@ from typing import Any
 
 from stax.api.compiled import Compiled
 from stax.api.loading import Loaded, load, pull
-from stax.api.reports import PullReport, Stats, WarmReport
+from stax.api.reports import ExplainReport, PullReport, Stats, WarmReport
 from stax.api.session import Session
 from stax.base.observe import Observer
 from stax.base.options import Options
@@ -17,6 +17,7 @@ from stax.store.base import Store
 
 __all__ = [
     "Compiled",
+    "ExplainReport",
     "Loaded",
     "PullReport",
     "Stats",

@@ -48,3 +48,43 @@ class PullReport:
     blobs: int
     bytes: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """One distinct kernel, at the sizes of the call that was explained. ``launches``: how often a call runs it; bytes and
+    seconds are of one launch. ``floor_s``: bytes read and written at the rate of a copy; ``reread_bytes``: what later
+    loops read again; None is not known."""
+
+    name: str
+    form: str
+    launches: int
+    grid: Sequence[int]
+    config: Mapping[str, int]
+    read_bytes: int
+    written_bytes: int
+    reread_bytes: int
+    floor_s: float | None
+    predicted_s: float | None
+    measured_s: float | None
+
+
+@dataclass(frozen=True)
+class CallReport:
+    """An operator left to torch, and how often a call runs it."""
+
+    target: str
+    calls: int
+
+
+@dataclass(frozen=True)
+class ExplainReport:
+    """What a call compiles to. ``device``: whose facts the floors and predictions use; ``decisions``: (subject, done,
+    reason) of every fusion that was tried."""
+
+    target: str
+    device: str
+    floor_bytes_s: float | None
+    kernels: Sequence[KernelReport]
+    calls: Sequence[CallReport]
+    decisions: Sequence[tuple[str, bool, str]]

@@ -1,4 +1,4 @@
-"""Facts of GPUs that launch configurations and forecasts need: one table by architecture, one by name."""
+"""Facts of GPUs that launch configurations and predictions need: one table by architecture, one by name."""
 
 from __future__ import annotations
 

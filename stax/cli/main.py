@@ -35,6 +35,9 @@ VERBS: tuple[Verb, ...] = (
     Verb("warm", "compile a callable for some targets and publish what comes out", "stax.cli.warm"),
     Verb("pull", "fetch everything that a tag names into the local tier", "stax.cli.pull"),
     Verb("ls", "list the tags of a store and what they hold", "stax.cli.ls"),
+    Verb(
+        "explain", "say what a callable compiles to and what each kernel costs", "stax.cli.explain"
+    ),
     Verb("doctor", "say what is installed, reachable and writable here", "stax.cli.doctor"),
 )
 

@@ -128,17 +128,21 @@ def merged(bundles: Sequence[Bundle]) -> Bundle:
 
 
 def _report(reports: Sequence[WarmReport], arguments: argparse.Namespace) -> None:
-    told = json.dumps([asdict(report) for report in reports], indent=2)
-    if arguments.json == "-":
+    write_output(arguments.json, json.dumps([asdict(report) for report in reports], indent=2))
+    if arguments.json != "-":
+        for report in reports:
+            print(report_text(report))
+
+
+def write_output(path: str | None, told: str) -> None:
+    """A report to where --json says: a file, standard output, or nowhere. Raises OptionError."""
+    if path == "-":
         print(told)
-        return
-    if arguments.json:
+    elif path:
         try:
-            Path(arguments.json).write_text(f"{told}\n", encoding="utf-8")
+            Path(path).write_text(f"{told}\n", encoding="utf-8")
         except OSError as error:
-            raise _unwritable(arguments.json, str(error)) from error
-    for report in reports:
-        print(report_text(report))
+            raise _unwritable(path, str(error)) from error
 
 
 def check_output(path: str | None) -> None:

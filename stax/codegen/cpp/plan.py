@@ -12,8 +12,9 @@ from typing import Any
 
 from stax.codegen.cpp.cost import work
 from stax.codegen.cpp.stages import Stage, stages
+from stax.codegen.cpp.values import inline_locals
 from stax.ir.expr import Atom, Expr, product
-from stax.ir.kernel import Kernel
+from stax.ir.kernel import Kernel, Statement
 from stax.ir.program import Axis
 from stax.ir.value import Value
 
@@ -184,3 +185,13 @@ def _shared(outer: tuple[Axis, ...], hints: dict[str, int]) -> int:
             return count
         points *= axis.extent.evaluate(hints)
     return len(outer)
+
+
+def loops(kernel: Kernel) -> tuple[tuple[Statement, ...], ...]:
+    """What each loop over the reduced elements evaluates, locals spelled out."""
+    found = plan(kernel)
+    return tuple(
+        tuple(replace(s, body=inline_locals(s.body, found.inlined)) for s in stage.xr)
+        for stage in found.stages
+        if stage.xr
+    )

@@ -88,3 +88,10 @@ def _is_reduced(kernel: Kernel, name: str) -> bool:
 def locals_of(s: Statement) -> tuple[str, ...]:
     """Names of the statements that ``s`` uses."""
     return tuple(str(v.attr[0]) for v in walk(s.body) if v.op == "local")
+
+
+def loops(kernel: Kernel) -> tuple[tuple[Statement, ...], ...]:
+    """What each loop over the reduced elements evaluates; a kernel of another form has none."""
+    if kernel.form != "red":
+        return ()
+    return tuple(phase.inside for phase in plan(kernel) if phase.inside)
