@@ -14,6 +14,7 @@ from pathlib import Path
 from stax.base.errors import OptionError
 
 NUMERICS = ("eager", "fast")
+RANDOM = ("eager", "philox")
 
 
 def _option(default: object, help: str) -> object:
@@ -27,6 +28,10 @@ class Options:
     numerics: str = _option(
         "eager",
         "eager: round to the storage dtype after each op; fast: keep float32 from one joined op to the next",
+    )  # type: ignore[assignment]
+    random: str = _option(
+        "eager",
+        "eager: torch draws random numbers; philox: kernels do, from a seed that torch's generator gives each call",
     )  # type: ignore[assignment]
     fusion: bool = _option(
         True, "fuse computations into kernels; False gives one kernel a computation"
@@ -42,10 +47,13 @@ class Options:
     )  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        if self.numerics not in NUMERICS:
-            raise OptionError(
-                "bad option numerics", expected=" | ".join(NUMERICS), found=repr(self.numerics)
-            )
+        for name, allowed in (("numerics", NUMERICS), ("random", RANDOM)):
+            if getattr(self, name) not in allowed:
+                raise OptionError(
+                    f"bad option {name}",
+                    expected=" | ".join(allowed),
+                    found=repr(getattr(self, name)),
+                )
         for name in ("max_specializations", "max_compilations"):
             if getattr(self, name) < 1:
                 raise OptionError(

@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from stax.ir.philox import random32, random64
+
 
 @dataclass(frozen=True)
 class ScalarOp:
-    """``domain``: any, float, int (also bool for and/or/xor/not). ``reference`` is the numpy meaning on arrays."""
+    """``domain``: any, float, int (also bool for and/or/xor/not) or int64. ``reference`` is the numpy meaning on arrays."""
 
     name: str
     arity: int
@@ -103,6 +105,9 @@ _ROWS: tuple[Row, ...] = (
     ("not", 1, "same", "int", _logical_not),
     ("lshift", 2, "same", "int", np.left_shift),
     ("rshift", 2, "same", "int", np.right_shift),
+    # random bits of (key, position)
+    ("random32", 2, "same", "int64", random32),
+    ("random64", 2, "same", "int64", random64),
 )
 
 SCALAR_OPS = {row[0]: ScalarOp(*row) for row in _ROWS}

@@ -191,6 +191,8 @@ def scalar(op: str, *args: Value) -> Value:
         )
     if row.domain == "float" and not DTYPES[args[0].dtype].is_float:
         raise VerifyError(f"{op} of {args[0].dtype}", expected="a float dtype", found=args[0].dtype)
+    if row.domain == "int64" and args[0].dtype != "int64":
+        raise VerifyError(f"{op} of {args[0].dtype}", expected="int64", found=args[0].dtype)
     return Value(op, "bool" if row.result == "bool" else args[0].dtype, args)
 
 

@@ -222,6 +222,8 @@ def _scalar(where: str, value: Value) -> None:
         )
     if value.dtype != ("bool" if row.result == "bool" else dtypes[0]):
         raise _fail(where, f"dtype of {value.op}", row.result, value.dtype)
+    if row.domain == "int64" and dtypes[0] != "int64":
+        raise _fail(where, f"arguments of {value.op}", "int64", dtypes[0])
     if dtypes[0] in HALVES:
         raise _fail(
             where, f"{value.op} of {dtypes[0]}", "float32: half types are widened first", dtypes[0]

@@ -39,6 +39,8 @@ class Builder:
         self.nodes: list[Node] = []
         self.temps = 0
         self.layouts: dict[str, views.Layout] = {}
+        self.seeds: dict[str, View] = {}
+        self.streams = 0
 
     def temp(self, shape: Shape, strides: Shape, dtype: str, device: str) -> Buffer:
         buffer = Buffer(f"buf{self.temps}", "temp", dtype, shape, strides, const(0), device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stax.lower import activation, create, index, logic, norm, pointwise, pool, reduce, view
+from stax.lower import activation, create, index, logic, norm, pointwise, pool, random, reduce, view
 from stax.lower.build import Table
 
 FAMILIES: tuple[tuple[str, Table], ...] = (
@@ -15,6 +15,7 @@ FAMILIES: tuple[tuple[str, Table], ...] = (
     ("index", index.RULES),
     ("norm", norm.RULES),
     ("pool", pool.RULES),
+    ("random", random.RULES),
 )
 
 RULES: Table = {name: rule for _, table in FAMILIES for name, rule in table.items()}

@@ -26,7 +26,7 @@ from stax.ir.value import Value, constant, load_parts, rebuild, rewrite, scalar,
 # Operators whose recomputation costs more than reading a stored element back.
 HEAVY_OPS = frozenset(
     "exp exp2 expm1 log log2 log10 log1p erf erfc sin cos tan asin acos atan atan2 sinh cosh tanh pow truediv "
-    "sqrt rsqrt floordiv remainder fmod".split()
+    "sqrt rsqrt floordiv remainder fmod random32 random64".split()
 )
 MAX_COPIED_OPS = 3
 MAX_INLINED_OPS = 256

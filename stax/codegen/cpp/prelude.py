@@ -8,11 +8,12 @@ from stax.codegen.cpp.floats import FLOATS
 from stax.codegen.cpp.integers import INTEGERS
 from stax.codegen.cpp.lanes import LANES
 from stax.codegen.cpp.narrow import NARROW_FLOATS
+from stax.codegen.cpp.philox import PHILOX
 from stax.codegen.cpp.trigonometry import TRIGONOMETRY
 
 _HEADER = "#include <stdint.h>\n\n"
 # In this order a helper stands after all that it calls.
-_BLOCKS = {**INTEGERS, **FLOATS, **TRIGONOMETRY, **NARROW_FLOATS, **LANES}
+_BLOCKS = {**INTEGERS, **PHILOX, **FLOATS, **TRIGONOMETRY, **NARROW_FLOATS, **LANES}
 _NAME = re.compile(r"\bstax_\w+")
 
 

@@ -102,6 +102,8 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "not": ("", "", "({T})~{0}", "({T})~{0}", "!{0}"),
     "lshift": ("", "", *("stax_lshift<{T}>({0}, {1})",) * 2, ""),
     "rshift": ("", "", *("stax_rshift<{T}>({0}, {1})",) * 2, ""),
+    "random32": ("", "", "stax_random32({0}, {1})", "", ""),
+    "random64": ("", "", "stax_random64({0}, {1})", "", ""),
 }  # fmt: skip
 
 

@@ -76,6 +76,25 @@ def shift_right(value, count, BITS: tl.constexpr):
 def uint_shift_right(value, count, BITS: tl.constexpr):
     return tl.where(count < BITS, value >> count, 0)
 ''',
+    "philox": '''
+def philox(key, block):
+    low, high = block.to(tl.uint32), (block >> 32).to(tl.uint32)
+    return tl.philox(key, low, high, low * 0, low * 0)
+''',
+    "random32": '''
+def random32(key, position):
+    a, b, c, d = philox(key, position.to(tl.uint64) >> 2)
+    even = tl.where((position & 2) == 0, a, c)
+    odd = tl.where((position & 2) == 0, b, d)
+    return tl.where((position & 1) == 0, even, odd).to(tl.int64)
+''',
+    "random64": '''
+def random64(key, position):
+    a, b, c, d = philox(key, position.to(tl.uint64) >> 1)
+    low = tl.where((position & 1) == 0, a, c).to(tl.uint64)
+    high = tl.where((position & 1) == 0, b, d).to(tl.uint64)
+    return (low | (high << 32)).to(tl.int64)
+''',
     "maximum": '''
 def maximum(a, b):
     return tl.maximum(a, b, tl.PropagateNan.ALL)

@@ -50,6 +50,7 @@ _INT = _NUMBER | _BITS | {
     "neg": "(-{0})", "abs": "tl.abs({0})", "not": "(~{0})",
     "maximum": "tl.maximum({0}, {1})", "minimum": "tl.minimum({0}, {1})",
     "lshift": "shift_left({0}, {1}, {bits})", "rshift": "shift_right({0}, {1}, {bits})",
+    "random32": "random32({0}, {1})", "random64": "random64({0}, {1})",
 }  # fmt: skip
 _UINT = _INT | {
     "floordiv": "({0} // {1})", "remainder": "({0} % {1})", "pow": "uint_pow({0}, {1}, {bits})",

@@ -23,6 +23,8 @@ POINTS = 400
 def _defined(op: ScalarOp, dtype: str) -> bool:
     """Whether the operator is one of ``dtype``: bools have those whose reference gives a bool."""
     kind = DTYPES[dtype].kind
+    if op.domain == "int64":
+        return dtype == "int64"
     if op.domain == "float":
         return kind == "float"
     if op.domain == "int" and kind == "float":

@@ -133,3 +133,23 @@ def test_a_dynamic_plan_serves_other_sizes(interpreter: Interpreter) -> None:
     args = [R(3, 5, 160), R(3, 5, 160), R(160)]
     sizes = bind(plan.program, args)
     compare(run_interpreted(plan, [to_numpy(a) for a in args], sizes, interpreter), fn(*args))
+
+
+def draws(x: torch.Tensor) -> Any:
+    kept = F.dropout(x, 0.3)
+    wide = torch.randint(-5, 2**40, (7, 9))
+    return torch.relu(kept), kept.sum(-1), torch.rand(9, dtype=torch.bfloat16), wide, torch.randn(8)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_random_numbers_are_the_oracle_s(dynamic: bool, interpreter: Interpreter) -> None:
+    x = R(37, 53)
+    plan = schedule(lowered(draws, [x], dynamic, random="philox"), Options(random="philox"))
+    sizes = bind(plan.program, [x])
+    torch.manual_seed(0)
+    found = run_interpreted(plan, [to_numpy(x)], sizes, interpreter)
+    torch.manual_seed(0)
+    expected = interp.run(plan.program, [to_numpy(x)], sizes, call_torch)
+    for k, (f, e) in enumerate(zip(found, expected, strict=True)):
+        exact = k in (0, 2, 3)
+        np.testing.assert_allclose(f, e, rtol=0 if exact else 2e-6, atol=0 if exact else 2e-6)

@@ -41,6 +41,8 @@ def applies(row: ScalarOp, dtype: str) -> bool:
     kind = DTYPES[dtype].kind
     if dtype == "bool" and row.name in NOT_OF_BOOL:
         return False
+    if row.domain == "int64":
+        return dtype == "int64"
     return row.domain == "any" or (row.domain == "float") == (kind == "float")
 
 
@@ -104,6 +106,8 @@ def eager(row: ScalarOp, dtype: str, a: Any, b: Any) -> tuple[Any, Any]:
     args = (a, b)[: row.arity]
     if DTYPES[dtype].kind in ("int", "uint") and row.name == "pow":
         defined = (b >= 0) & (b < 64)
+    if row.domain == "int64":
+        return row.reference(*args), defined
     if dtype in ("uint16", "uint32", "uint64") or (
         dtype == "bool" and row.name in ("add", "mul", "sub", "abs", "sign")
     ):
