@@ -9,7 +9,7 @@ from hashlib import blake2b
 
 from stax.base.errors import VerifyError
 from stax.ir.dtypes import DTYPES
-from stax.ir.expr import Expr, const
+from stax.ir.expr import Atom, Expr, const
 from stax.ir.ops import SCALAR_OPS
 
 Attr = tuple[object, ...]
@@ -194,6 +194,33 @@ def scalar(op: str, *args: Value) -> Value:
     if row.domain == "int64" and args[0].dtype != "int64":
         raise VerifyError(f"{op} of {args[0].dtype}", expected="int64", found=args[0].dtype)
     return Value(op, "bool" if row.result == "bool" else args[0].dtype, args)
+
+
+def evaluate(e: Expr, env: Mapping[str, Value]) -> Value:
+    """An expression in int64 arithmetic on values; symbols outside ``env`` stay symbols."""
+    if not env.keys() & e.symbols:
+        return index(e)
+    total: Value | None = None
+    for monomial, coef in e.terms:
+        term: Value | None = None if coef == 1 and monomial else constant(coef, "int64")
+        for atom, power in monomial:
+            factor = _evaluate_atom(atom, env)
+            for _ in range(power):
+                term = factor if term is None else scalar("mul", term, factor)
+        assert term is not None
+        total = term if total is None else scalar("add", total, term)
+    return constant(0, "int64") if total is None else total
+
+
+_EXPR_OPS = {"floordiv": "floordiv", "mod": "remainder", "max": "maximum", "min": "minimum"}
+
+
+def _evaluate_atom(atom: Atom, env: Mapping[str, Value]) -> Value:
+    if atom.op == "sym":
+        found = env.get(atom.name)
+        return index(Expr({((atom, 1),): 1})) if found is None else found
+    left, right = (evaluate(a, env) for a in atom.args)
+    return scalar(_EXPR_OPS[atom.op], left, right)
 
 
 def load_parts(node: Value) -> tuple[str, tuple[Value, ...], Value | None, object]:

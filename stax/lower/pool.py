@@ -9,12 +9,12 @@ from stax.ir.dtypes import DTYPES, accumulator
 from stax.ir.expr import Expr, const, product, sym
 from stax.ir.program import Axis
 from stax.ir.ranges import nonneg
-from stax.ir.value import Value, cast, constant, index, scalar
+from stax.ir.value import Value, cast, constant, evaluate, index, scalar
 from stax.lower.build import Call, Declined, Result, Rule, Table
 from stax.lower.create import at_least, less
 from stax.lower.pointwise import both
 from stax.lower.reduce import LOWEST
-from stax.lower.scalars import div, evaluate, number, read
+from stax.lower.scalars import div, number, read
 from stax.lower.views import View, axis
 
 Int = int | Expr

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
 
 from stax.ir.dtypes import DTYPES
-from stax.ir.expr import Atom, Expr
-from stax.ir.value import Value, cast, constant, index, load, scalar
+from stax.ir.expr import Expr
+from stax.ir.value import Value, cast, constant, evaluate, index, load, scalar
 from stax.lower.views import Hints, Shape, View, axis_name, broadcast
 
 Number = bool | int | float
@@ -93,33 +93,6 @@ def read(
         else:
             coords.append(c.subs(env))
     return load(view.buffer.name, view.dtype, coords, mask, other)
-
-
-def evaluate(e: Expr, env: Mapping[str, Value]) -> Value:
-    """An expression in int64 arithmetic on values; symbols outside ``env`` stay symbols."""
-    if not env.keys() & e.symbols:
-        return index(e)
-    total: Value | None = None
-    for monomial, coef in e.terms:
-        term: Value | None = None if coef == 1 and monomial else constant(coef, "int64")
-        for atom, power in monomial:
-            factor = _evaluate_atom(atom, env)
-            for _ in range(power):
-                term = factor if term is None else scalar("mul", term, factor)
-        assert term is not None
-        total = term if total is None else scalar("add", total, term)
-    return constant(0, "int64") if total is None else total
-
-
-_EXPR_OPS = {"floordiv": "floordiv", "mod": "remainder", "max": "maximum", "min": "minimum"}
-
-
-def _evaluate_atom(atom: Atom, env: Mapping[str, Value]) -> Value:
-    if atom.op == "sym":
-        found = env.get(atom.name)
-        return index(Expr({((atom, 1),): 1})) if found is None else found
-    left, right = (evaluate(a, env) for a in atom.args)
-    return scalar(_EXPR_OPS[atom.op], left, right)
 
 
 def common_dtype(*operands: Operand) -> str:
