@@ -161,6 +161,19 @@ def native_batch_norm(
     return _batch_norm(c, x, weight, bias, eps)[0]
 
 
+def batch_norm_of_batch(
+    c: Call,
+    x: View,
+    weight: View | None,
+    bias: View | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Result:
+    """Without running statistics those of the batch are taken, in training or not."""
+    return _batch_norm(c, x, weight, bias, eps)[0]
+
+
 def batch_norm_training(
     c: Call,
     x: View,
@@ -216,6 +229,7 @@ RULES: Table = {
     "aten.native_group_norm.default": group_norm,
     "aten.native_batch_norm.default": native_batch_norm,
     "aten._native_batch_norm_legit.default": native_batch_norm,
+    "aten._native_batch_norm_legit.no_stats": batch_norm_of_batch,
     "aten._native_batch_norm_legit_no_training.default": batch_norm_inference,
     "aten._native_batch_norm_legit_functional.default": batch_norm_training,
 }
