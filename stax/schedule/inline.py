@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import ChainMap, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -21,7 +21,19 @@ from stax.ir.program import (
     axis_ranges,
 )
 from stax.ir.ranges import Range, nonneg, simplify
-from stax.ir.value import Value, constant, load_parts, rebuild, rewrite, scalar, walk, where
+from stax.ir.value import (
+    Value,
+    cast,
+    constant,
+    evaluate,
+    index,
+    load_parts,
+    rebuild,
+    rewrite,
+    scalar,
+    walk,
+    where,
+)
 
 # Operators whose recomputation costs more than reading a stored element back.
 HEAVY_OPS = frozenset(
@@ -29,7 +41,12 @@ HEAVY_OPS = frozenset(
     "sqrt rsqrt floordiv remainder fmod random32 random64".split()
 )
 MAX_COPIED_OPS = 3
+# For a producer of one number.
+MAX_COPIED_HEAVY = 2
+MAX_COPIED_NUMBER = 16
 MAX_INLINED_OPS = 256
+# A reader that picks fewer than one of this many elements computes them itself, whoever else reads the producer.
+FEW = 16
 
 
 @dataclass(frozen=True)
@@ -199,32 +216,77 @@ def tensor_refs(args: tuple[Arg, ...]) -> Iterator[TensorRef]:
 # -- producers into readers
 
 
+@dataclass(frozen=True)
+class _Facts:
+    """What absorbing asks of a program: buffers by name, sizes at capture, ranges of sizes, and what reductions make."""
+
+    table: Mapping[str, Buffer]
+    hints: Mapping[str, int]
+    ranges: Mapping[str, Range]
+    reductions: frozenset[str]
+
+
+def _facts(program: Program) -> _Facts:
+    made = (n.out for n in program.nodes if isinstance(n, Computation) and n.combine)
+    hints = {s.name: s.hint for s in program.symbols}
+    return _Facts(program.table, hints, program.ranges, frozenset(made))
+
+
 def inline_producers(program: Program) -> tuple[Program, tuple[Decision, ...]]:
-    """Walk in order; each reader takes in the producers that :func:`refusal` lets it have."""
+    """Walk in order; each reader takes in the producers that :func:`refusal` lets it have, and a reader of few picked
+    elements any that it can compute."""
+    facts = _facts(program)
     pinned = _pinned(program)
-    by_extern: set[str] = set()
-    readers: dict[str, int] = defaultdict(int)
-    for node in program.nodes:
-        for name in reads(node):
-            readers[name] += 1
-        if isinstance(node, Extern):
-            by_extern |= reads(node)
+    readers, by_extern = _readers(program, facts)
     bodies: dict[str, Computation] = {}
+    picked: dict[str, Computation] = {}
     nodes: list[Node] = []
     decisions: list[Decision] = []
     for node in program.nodes:
         if not isinstance(node, Computation):
             nodes.append(node)
             continue
-        node = _absorb(node, bodies, program)
-        why_not = refusal(node, program.table, readers[node.out], pinned, by_extern)
+        few = {n: picked[n] for n in _few(node, facts) & picked.keys()}
+        node = _absorb(node, ChainMap(few, bodies), facts)
+        why_not = refusal(node, facts.table, readers[node.out], pinned, by_extern)
         decisions.append(
             Decision(f"inline {node.out} ({node.origin.op})", why_not == "", why_not or "cheap")
         )
         if why_not == "":
             bodies[node.out] = node
+        elif not _must_stay(node):
+            picked[node.out] = node
         nodes.append(node)
     return replace(program, nodes=tuple(nodes)), tuple(decisions)
+
+
+def _readers(program: Program, facts: _Facts) -> tuple[dict[str, int], set[str]]:
+    """(how many nodes read each buffer, but for readers of few elements; the buffers that external calls read)."""
+    by_extern: set[str] = set()
+    readers: dict[str, int] = defaultdict(int)
+    for node in program.nodes:
+        if isinstance(node, Extern):
+            by_extern |= reads(node)
+        for name in reads(node) - _few(node, facts):
+            readers[name] += 1
+    return readers, by_extern
+
+
+def _few(node: Node, facts: _Facts) -> set[str]:
+    """The buffers of which ``node`` reads a few elements alone, at computed places: a target's logit, a row of a table."""
+    if isinstance(node, Extern):
+        return set()
+    places: dict[str, bool] = {}
+    for value in node.body.loads:
+        name = str(value.attr[0])
+        computed = any(at.op != "index" for at in load_parts(value)[1])
+        places[name] = places.get(name, True) and computed
+    points = product(a.extent for a in (*node.axes, *node.reduce_axes)).evaluate(facts.hints)
+    return {
+        name
+        for name, computed in places.items()
+        if computed and points * FEW <= product(facts.table[name].shape).evaluate(facts.hints)
+    }
 
 
 def refusal(
@@ -235,20 +297,19 @@ def refusal(
     by_extern: set[str],
 ) -> str:
     """Why ``node`` must keep a buffer of its own; "" when its body may move into its readers."""
-    if node.combine is not None:
-        return "is a reduction"
+    reason = _must_stay(node)
+    if reason:
+        return reason
     if node.out in pinned:
         return "is an output"
     if node.out in by_extern:
         return "is read by an external call"
-    if node.body.size > MAX_INLINED_OPS:
-        return f"has more than {MAX_INLINED_OPS} operations"
+    if _is_number(node):
+        return ""
     loads = {v.key for v in node.body.loads}
     heavy = [v.op for v in walk(node.body) if v.op in HEAVY_OPS]
     if not loads:
         return "" if not heavy or readers == 1 else f"recomputes {heavy[0]} for {readers} readers"
-    if any(v.op == "bound" for v in walk(node.body)):
-        return "checks an index"
     if readers <= 1:
         return ""
     if heavy:
@@ -258,6 +319,26 @@ def refusal(
     if len(_wide_loads(node, table)) > 1:
         return f"would read {len(loads)} tensors again for each of {readers} readers"
     return ""
+
+
+def _must_stay(node: Computation) -> str:
+    """Why no reader at all can compute ``node`` by itself; "" when one may."""
+    if node.combine is not None:
+        return "is a reduction"
+    if node.body.size > MAX_INLINED_OPS:
+        return f"has more than {MAX_INLINED_OPS} operations"
+    return "checks an index" if any(v.op == "bound" for v in walk(node.body)) else ""
+
+
+def _is_number(node: Computation) -> bool:
+    """One element that few operations make: a reader computes it once a thread, not once an element, and that is less than
+    a launch."""
+    heavy = sum(v.op in HEAVY_OPS for v in walk(node.body))
+    return (
+        all(a.extent == 1 for a in node.axes)
+        and heavy <= MAX_COPIED_HEAVY
+        and node.body.size <= MAX_COPIED_NUMBER
+    )
 
 
 def _wide_loads(node: Computation, table: Mapping[str, Buffer]) -> set[str]:
@@ -271,10 +352,9 @@ def _wide_loads(node: Computation, table: Mapping[str, Buffer]) -> set[str]:
     }
 
 
-def _absorb(node: Computation, bodies: Mapping[str, Computation], program: Program) -> Computation:
-    if not any(str(v.attr[0]) in bodies for v in node.body.loads):
-        return node
-    ranges = program.ranges | axis_ranges((*node.axes, *node.reduce_axes))
+def _absorb(node: Computation, bodies: Mapping[str, Computation], facts: _Facts) -> Computation:
+    """``node`` with the bodies of what it reads, and of what those read."""
+    ranges = {**facts.ranges, **axis_ranges((*node.axes, *node.reduce_axes))}
     points = product(a.extent for a in (*node.axes, *node.reduce_axes))
     memo: dict[bytes, Value] = {}
     ops: set[str] = set(node.origin.absorbed)
@@ -284,36 +364,54 @@ def _absorb(node: Computation, bodies: Mapping[str, Computation], program: Progr
         if value.op != "load" or str(value.attr[0]) not in bodies:
             return here
         producer = bodies[str(value.attr[0])]
-        if _costly_broadcast(producer, points, ranges):
+        if _costly_broadcast(producer, points, ranges) or _ends_reductions(producer, node, facts):
             return here
         if here.key not in memo:
             memo[here.key] = inlined(here, producer, ranges)
             ops.update((producer.origin.op, *producer.origin.absorbed))
         return memo[here.key]
 
-    body = rewrite(node.body, swap)
-    return replace(node, body=body, origin=replace(node.origin, absorbed=tuple(sorted(ops))))
+    while any(str(v.attr[0]) in bodies for v in node.body.loads):
+        body = rewrite(node.body, swap)
+        if body == node.body:
+            break
+        node = replace(node, body=body)
+    return replace(node, origin=replace(node.origin, absorbed=tuple(sorted(ops))))
+
+
+def _ends_reductions(producer: Computation, reader: Computation, facts: _Facts) -> bool:
+    """True when the producer has one value for each result of a reduction and the reader reduces it further: it is better
+    computed where that result is, in parallel, than read from several buffers by the few programs of the reader."""
+    if reader.combine is None:
+        return False
+    return not facts.reductions.isdisjoint(_wide_loads(producer, facts.table))
 
 
 def _costly_broadcast(producer: Computation, points: Expr, ranges: Mapping[str, Range]) -> bool:
     """True when the reader has more points than a producer with a heavy operator has elements."""
-    if not any(v.op in HEAVY_OPS for v in walk(producer.body)):
+    if _is_number(producer) or not any(v.op in HEAVY_OPS for v in walk(producer.body)):
         return False
     return not nonneg(product(a.extent for a in producer.axes) - points, ranges)
 
 
 def inlined(read: Value, producer: Computation, ranges: Mapping[str, Range]) -> Value:
-    """The producer's body at the coordinates of ``read``; an indirect or checked read stays a load."""
+    """The producer's body at the coordinates of ``read``. A read whose checked index the body does not use stays a load."""
     _, indices, mask, other = load_parts(read)
     env: dict[str, Expr | int] = {}
+    computed: dict[str, Value] = {}
     for axis, at in zip(producer.axes, indices):
-        if at.op != "index":
-            return read
-        assert isinstance(at.attr[0], Expr)
-        env[axis.name] = at.attr[0]
+        if at.op == "index" and isinstance(at.attr[0], Expr):
+            env[axis.name] = at.attr[0]
+        else:
+            computed[axis.name] = at
+    if not computed.keys() <= _axes_used(producer.body):
+        return read
+    values = computed | {name: index(e) for name, e in env.items()}
 
     def swap(value: Value, args: tuple[Value, ...]) -> Value:
         if value.op == "index" and isinstance(value.attr[0], Expr):
+            if computed.keys() & value.attr[0].symbols:
+                return cast(evaluate(value.attr[0], values), "int64")
             return Value("index", "int64", (), (simplify(value.attr[0].subs(env), ranges),))
         if value.op == "load" and mask is not None:
             return _masked(rebuild(value, args), mask)
@@ -324,6 +422,12 @@ def inlined(read: Value, producer: Computation, ranges: Mapping[str, Range]) -> 
         return body
     assert isinstance(other, (bool, int, float))
     return where(mask, body, constant(other, body.dtype))
+
+
+def _axes_used(body: Value) -> set[str]:
+    """Symbols that a body's indices name."""
+    found = [v.attr[0] for v in walk(body) if v.op == "index"]
+    return {name for e in found if isinstance(e, Expr) for name in e.symbols}
 
 
 def _masked(read: Value, mask: Value) -> Value:

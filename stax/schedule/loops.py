@@ -259,16 +259,18 @@ def _mapped(draft: _Draft, fn: Callable[[Expr], Expr]) -> _Draft:
 
 
 def _inner(draft: _Draft) -> bool:
-    """True when more loads are contiguous along the last reduced axis than along the last outer axis."""
+    """True when more of the loads that vary along reduced axes are contiguous along the last of them than along the last
+    outer axis."""
     if not draft.r:
         return True
     r = sym(draft.r[-1].name).atoms[0]
     x = sym(draft.x[-1].name).atoms[0] if draft.x else None
+    reduced = {a.name for a in draft.r}
     along_r = along_x = 0
     for s in draft.statements:
         for value in s.body.loads:
             at = value.args[0].attr[0] if value.args[0].op == "index" else None
-            if not isinstance(at, Expr):
+            if not isinstance(at, Expr) or reduced.isdisjoint(at.symbols):
                 continue
             split = at.linear(r)
             along_r += split is not None and split[0] == 1

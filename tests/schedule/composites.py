@@ -1,0 +1,366 @@
+"""What memory-bound training and inference are made of: each case with the kernels and the traffic it must come to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+aten = torch.ops.aten
+Fn = Callable[..., Any]
+ALL = [True, True, True]
+
+
+class Draw:
+    """Random arguments of one size: ``rows`` x ``columns`` matrices, small images, and vectors along either."""
+
+    def __init__(self, rows: int, columns: int, dtype: torch.dtype, seed: int = 0) -> None:
+        self.rows, self.columns, self.dtype = rows, columns, dtype
+        self.generator = torch.Generator().manual_seed(seed)
+        self.image_shape = (4, 8, rows // 2, rows // 2 + 1)
+
+    def normal(self, *shape: int) -> Tensor:
+        drawn = torch.randn(shape, generator=self.generator, dtype=torch.float64)
+        return drawn.to(self.dtype)
+
+    def matrix(self) -> Tensor:
+        return self.normal(self.rows, self.columns)
+
+    def share(self) -> Tensor:
+        """A matrix of numbers between 0 and 1."""
+        return self.matrix().double().sigmoid().to(self.dtype)
+
+    def vector(self) -> Tensor:
+        return self.normal(self.columns)
+
+    def image(self) -> Tensor:
+        return self.normal(*self.image_shape)
+
+    def channels(self) -> Tensor:
+        return self.normal(self.image_shape[1])
+
+    def labels(self) -> Tensor:
+        return torch.randint(0, self.columns, (self.rows,), generator=self.generator)
+
+    def statistics(self, *shape: int) -> Tensor:
+        """Positive, in the dtype that norms keep them in."""
+        drawn = torch.rand(shape, generator=self.generator, dtype=torch.float64) + 0.5
+        return drawn.to(torch.float64 if self.dtype == torch.float64 else torch.float32)
+
+    def heads(self) -> Tensor:
+        return self.normal(2, 3, self.rows, 16)
+
+    def angles(self, width: int) -> Tensor:
+        return self.normal(self.rows, width)
+
+
+@dataclass(frozen=True)
+class Case:
+    """``kernels``: launches, calls to torch among them; ``moved``: bytes read and written, in units of the bytes of the
+    first argument, at 64 x 4096; ``fewest`` says why no fewer kernels are there than that."""
+
+    fn: Fn
+    args: Callable[[Draw], Sequence[Tensor]]
+    kernels: int
+    moved: float
+    fewest: str = ""
+
+
+def wide(x: Tensor) -> Tensor:
+    """In float32 at least."""
+    return x.double() if x.dtype == torch.float64 else x.float()
+
+
+def two(d: Draw) -> list[Tensor]:
+    return [d.matrix(), d.matrix()]
+
+
+def three(d: Draw) -> list[Tensor]:
+    return [d.matrix(), d.matrix(), d.matrix()]
+
+
+def one(d: Draw) -> list[Tensor]:
+    return [d.matrix()]
+
+
+# -- normalisations
+
+
+def rms_residual(x: Tensor, r: Tensor, w: Tensor) -> Any:
+    h = x + r
+    return h, h * torch.rsqrt((wide(h) ** 2).mean(-1, keepdim=True) + 1e-6).to(x.dtype) * w
+
+
+def add_layer_norm(x: Tensor, r: Tensor, w: Tensor) -> Any:
+    h = x + r
+    return h, F.layer_norm(h, w.shape, w, w)
+
+
+SOFTMAX = {
+    "softmax": Case(lambda x: F.softmax(x, -1), one, 1, 2),
+    "softmax of columns": Case(lambda x: F.softmax(x, 0), one, 1, 2),
+    "log_softmax": Case(lambda x: F.log_softmax(x, -1), one, 1, 2),
+    "logsumexp": Case(lambda x: torch.logsumexp(x, -1), one, 1, 1),
+    "entropy": Case(lambda x: -(F.softmax(x, -1) * F.log_softmax(x, -1)).sum(-1), one, 1, 1),
+}
+
+NORMS = {
+    "layer_norm": Case(
+        lambda x, w: F.layer_norm(x, w.shape, w, w), lambda d: [d.matrix(), d.vector()], 1, 2
+    ),
+    "layer_norm of a sum": Case(add_layer_norm, lambda d: [*two(d), d.vector()], 1, 4),
+    "rms_norm": Case(
+        lambda x, w: F.rms_norm(x, w.shape, w), lambda d: [d.matrix(), d.vector()], 1, 2
+    ),
+    "rms_norm of a sum": Case(rms_residual, lambda d: [*two(d), d.vector()], 1, 4),
+    "group_norm": Case(
+        lambda x, w: F.group_norm(x, 4, w, w), lambda d: [d.image(), d.channels()], 1, 2
+    ),
+    "instance_norm": Case(
+        lambda x, w: F.instance_norm(x, None, None, w, w),
+        lambda d: [d.image(), d.channels()],
+        1,
+        2,
+    ),
+    "batch_norm in training": Case(
+        lambda x, w: F.batch_norm(x, None, None, w, w, True),
+        lambda d: [d.image(), d.channels()],
+        1,
+        2,
+    ),
+    "batch_norm with running statistics": Case(
+        lambda x, w, m, v: (F.batch_norm(x, m, v, w, w, True), m + 0, v + 0),
+        lambda d: [d.image(), d.channels(), d.channels(), d.channels().abs()],
+        1,
+        2,
+    ),
+    "batch_norm": Case(
+        lambda x, w, m, v: F.batch_norm(x, m, v, w, w, False),
+        lambda d: [d.image(), d.channels(), d.channels(), d.channels().abs()],
+        1,
+        2,
+    ),
+    "normalize": Case(lambda x: F.normalize(x, dim=-1), one, 1, 2),
+    "cosine": Case(lambda x, y: F.cosine_similarity(x, y, dim=-1), two, 1, 2),
+    "standard deviation": Case(lambda x: torch.std_mean(x, -1), one, 1, 1),
+}
+
+
+# -- losses
+
+
+def labelled(d: Draw) -> list[Tensor]:
+    return [d.matrix(), d.labels()]
+
+
+def cross_entropy(**options: Any) -> Fn:
+    return lambda x, t: F.cross_entropy(wide(x), t, **options)
+
+
+def next_token(x: Tensor, t: Tensor) -> Tensor:
+    """The loss of a language model: each position predicts the next."""
+    return F.cross_entropy(wide(x)[:-1].contiguous(), t[1:].contiguous(), ignore_index=3)
+
+
+def loss_and_gradient(x: Tensor, t: Tensor) -> Any:
+    logs = aten._log_softmax(wide(x), 1, False)
+    loss, weight = aten.nll_loss_forward(logs, t, None, 1, -100)
+    grad = aten.nll_loss_backward(torch.ones_like(loss), logs, t, None, 1, -100, weight)
+    return loss, aten._log_softmax_backward_data(grad, logs, 1, logs.dtype).to(x.dtype)
+
+
+def saved_gradient(logs: Tensor, t: Tensor, grad: Tensor, weight: Tensor) -> Tensor:
+    grad = aten.nll_loss_backward(grad, logs, t, None, 1, -100, weight)
+    return aten._log_softmax_backward_data(grad, logs, 1, logs.dtype)
+
+
+MEAN = "the rows, then their mean"
+LOSSES = {
+    "cross_entropy": Case(cross_entropy(), labelled, 2, 1, MEAN),
+    "cross_entropy, sum": Case(cross_entropy(reduction="sum"), labelled, 2, 1, MEAN),
+    "cross_entropy, none": Case(cross_entropy(reduction="none"), labelled, 1, 1),
+    "cross_entropy, ignored": Case(cross_entropy(ignore_index=2), labelled, 2, 1, MEAN),
+    "cross_entropy, smoothed": Case(cross_entropy(label_smoothing=0.1), labelled, 2, 1, MEAN),
+    "cross_entropy, weighted": Case(
+        lambda x, t, w: F.cross_entropy(wide(x), t, weight=wide(w)),
+        lambda d: [*labelled(d), d.vector().abs()],
+        2,
+        1,
+        MEAN,
+    ),
+    "cross_entropy, weighted and smoothed": Case(
+        lambda x, t, w: F.cross_entropy(wide(x), t, weight=wide(w), label_smoothing=0.1),
+        lambda d: [*labelled(d), d.vector().abs()],
+        2,
+        1,
+        MEAN,
+    ),
+    "cross_entropy of halves": Case(lambda x, t: F.cross_entropy(x, t), labelled, 2, 1, MEAN),
+    "cross_entropy of the next token": Case(next_token, labelled, 2, 1, MEAN),
+    "log of a probability": Case(
+        lambda x, t: F.log_softmax(x, -1).gather(-1, t[:, None]), labelled, 1, 1
+    ),
+    "cross_entropy with its gradient": Case(
+        loss_and_gradient, labelled, 3, 2, "the number of rows that count comes first"
+    ),
+    "gradient of cross_entropy": Case(
+        saved_gradient,
+        lambda d: [
+            wide(d.matrix()).log_softmax(-1),
+            d.labels(),
+            d.statistics(),
+            d.statistics() * 7,
+        ],
+        1,
+        2,
+    ),
+    "mse": Case(F.mse_loss, two, 1, 2),
+    "smooth_l1": Case(F.smooth_l1_loss, two, 1, 2),
+    "huber": Case(F.huber_loss, two, 1, 2),
+    "bce": Case(F.binary_cross_entropy, lambda d: [d.share(), d.share()], 1, 2),
+    "bce of logits": Case(
+        F.binary_cross_entropy_with_logits, lambda d: [d.matrix(), d.share()], 1, 2
+    ),
+    "kl_div": Case(
+        lambda x, y: F.kl_div(x, y, reduction="batchmean"), lambda d: [d.matrix(), d.share()], 1, 2
+    ),
+}
+
+
+# -- gradients of activations
+
+
+def swiglu_gradient(g: Tensor, a: Tensor, b: Tensor) -> Any:
+    return aten.silu_backward(g * b, a), g * F.silu(a)
+
+
+ACTIVATIONS = {
+    "gelu": Case(lambda x: F.gelu(x), one, 1, 2),
+    "gelu by tanh": Case(lambda x: F.gelu(x, approximate="tanh"), one, 1, 2),
+    "gelu_backward": Case(lambda g, x: aten.gelu_backward(g, x), two, 1, 3),
+    "gelu_backward by tanh": Case(
+        lambda g, x: aten.gelu_backward(g, x, approximate="tanh"), two, 1, 3
+    ),
+    "silu_backward": Case(lambda g, x: aten.silu_backward(g, x), two, 1, 3),
+    "swiglu": Case(lambda a, b: F.silu(a) * b, two, 1, 3),
+    "swiglu of halves of one": Case(
+        lambda h: F.silu(h.chunk(2, -1)[0]) * h.chunk(2, -1)[1], one, 1, 1.5
+    ),
+    "gradient of swiglu": Case(swiglu_gradient, three, 1, 5),
+    "hardswish_backward": Case(lambda g, x: aten.hardswish_backward(g, x), two, 1, 3),
+    "leaky_relu_backward": Case(lambda g, x: aten.leaky_relu_backward(g, x, 0.1, False), two, 1, 3),
+    "elu_backward": Case(lambda g, x: aten.elu_backward(g, 1.0, 1.0, 1.0, False, x), two, 1, 3),
+    "softplus_backward": Case(lambda g, x: aten.softplus_backward(g, x, 1.5, 20.0), two, 1, 3),
+    "softmax_backward": Case(
+        lambda g, p: aten._softmax_backward_data(g, p, -1, g.dtype), two, 1, 3
+    ),
+    "log_softmax_backward": Case(
+        lambda g, p: aten._log_softmax_backward_data(g, p, -1, g.dtype), two, 1, 3
+    ),
+}
+
+
+# -- positions, tables, masks
+
+
+def rotated(q: Tensor) -> Tensor:
+    half = q.shape[-1] // 2
+    return torch.cat((-q[..., half:], q[..., :half]), -1)
+
+
+def rope_of_pairs(q: Tensor, c: Tensor, s: Tensor) -> Tensor:
+    a, b = q[..., 0::2], q[..., 1::2]
+    return torch.stack((a * c - b * s, a * s + b * c), -1).flatten(-2)
+
+
+def rope_unbound(q: Tensor, c: Tensor, s: Tensor) -> Tensor:
+    a, b = q.reshape(*q.shape[:-1], -1, 2).unbind(-1)
+    return torch.stack((a * c - b * s, a * s + b * c), -1).reshape(q.shape)
+
+
+def rope_of_halves(q: Tensor, c: Tensor, s: Tensor) -> Tensor:
+    a, b = wide(q).chunk(2, -1)
+    return torch.cat((a * c - b * s, b * c + a * s), -1).to(q.dtype)
+
+
+def causal(scores: Tensor) -> Tensor:
+    at = torch.arange(scores.shape[-1], device=scores.device)
+    rows = torch.arange(scores.shape[-2], device=scores.device)
+    return F.softmax(scores.masked_fill(at[None, :] > rows[:, None], -math.inf), -1)
+
+
+def causal_added(scores: Tensor) -> Tensor:
+    mask = torch.full(scores.shape[-2:], -math.inf, device=scores.device, dtype=scores.dtype)
+    return F.softmax(scores + mask.triu(1), -1)
+
+
+def half_angles(d: Draw) -> list[Tensor]:
+    return [d.heads(), d.angles(8), d.angles(8)]
+
+
+def table(d: Draw) -> list[Tensor]:
+    return [d.normal(3 * d.columns, d.rows), d.labels()]
+
+
+POSITIONS = {
+    "rope": Case(
+        lambda q, c, s: q * c + rotated(q) * s,
+        lambda d: [d.heads(), d.angles(16), d.angles(16)],
+        1,
+        2 + 2 / 6,
+    ),
+    "rope of two": Case(
+        lambda q, k, c, s: (q * c + rotated(q) * s, k * c + rotated(k) * s),
+        lambda d: [d.heads(), d.heads(), d.angles(16), d.angles(16)],
+        1,
+        4 + 2 / 6,
+    ),
+    "rope of pairs": Case(rope_of_pairs, half_angles, 1, 2 + 1 / 6),
+    "rope of unbound pairs": Case(rope_unbound, half_angles, 1, 2 + 1 / 6),
+    "rope of halves": Case(rope_of_halves, half_angles, 1, 2 + 1 / 6),
+    "embedding and sum": Case(lambda e, i: e[i] + 1, table, 1, 2 * 64 / 12288),
+    "embedding and scale": Case(lambda e, i: F.embedding(i, e) * 22.6, table, 1, 2 * 64 / 12288),
+    "causal softmax": Case(causal, one, 1, 2),
+    "causal softmax, mask added": Case(causal_added, one, 1, 2),
+    "pad": Case(lambda x: F.pad(x, (1, 1)) * 2 + 1, one, 1, 2),
+    "clamp": Case(lambda x: x.clamp(-1, 1), one, 1, 2),
+    "glu": Case(lambda x: F.glu(x), one, 1, 1.5),
+    "average of windows": Case(lambda x: F.avg_pool2d(x, 2), lambda d: [d.image()], 1, 1.25),
+    "largest of windows": Case(lambda x: F.max_pool2d(x, 2), lambda d: [d.image()], 1, 1.25),
+}
+
+
+# -- optimisers
+
+
+def adam(p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> Any:
+    m, v = m * 0.9 + g * 0.1, v * 0.99 + g * g * 0.01
+    return p * (1 - 0.01) - 1e-3 * (m / 0.4) / ((v / 0.3).sqrt() + 1e-8), m, v
+
+
+def adam_in_place(p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> Any:
+    m, v, p = m.clone(), v.clone(), p.clone()
+    m.lerp_(g, 0.1)
+    v.mul_(0.99).addcmul_(g, g, value=0.01)
+    p.mul_(1 - 0.01).addcdiv_(m, v.sqrt().add_(1e-8), value=-1e-3)
+    return p, m, v
+
+
+def moments(d: Draw) -> list[Tensor]:
+    return [*three(d), d.matrix().abs()]
+
+
+OPTIMISERS = {
+    "addcmul": Case(lambda x, y: torch.addcmul(x, x, y, value=0.5), two, 1, 3),
+    "addcdiv": Case(lambda x, y: torch.addcdiv(x, x, y, value=0.5), two, 1, 3),
+    "lerp": Case(lambda x, y: torch.lerp(x, y, 0.3), two, 1, 3),
+    "adam": Case(adam, moments, 1, 7),
+    "adam in place": Case(adam_in_place, moments, 1, 7),
+}
+
+CASES = {**SOFTMAX, **NORMS, **LOSSES, **ACTIVATIONS, **POSITIONS, **OPTIMISERS}

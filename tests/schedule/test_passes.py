@@ -1,0 +1,82 @@
+"""Each composite is the fewest kernels that read and write the fewest bytes, and gives what eager gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from composites import CASES, Case, Draw
+from lowering import bind, call_torch, lowered, to_numpy
+from running import run_schedule
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from stax.base.options import Options
+from stax.base.target import Target
+from stax.capture.decompose import decompositions
+from stax.capture.trace import trace
+from stax.ir.program import Extern
+from stax.ir.traffic import traffic
+from stax.ir.verify import verify_kernel
+from stax.lower.lower import lower
+from stax.schedule.schedule import Schedule, schedule
+
+CUDA = Target.parse("cuda:sm_90")
+# Statistics, weights and labels are small beside the main tensor.
+SLACK = 0.06
+
+
+def planned(case: Case, args: Sequence[Tensor], dynamic: bool) -> Schedule:
+    captured = trace(
+        case.fn, tuple(args), {}, dynamic=dynamic, target=CUDA, decompositions=decompositions()
+    )
+    return schedule(lower(captured, options=Options()), Options())
+
+
+def moved_bytes(plan: Schedule) -> int:
+    return sum(traffic(s.kernel).moved_bytes for s in plan.steps if not isinstance(s, Extern))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_and_bytes(name: str, dynamic: bool) -> None:
+    case = CASES[name]
+    if dynamic and name == "group_norm":
+        pytest.skip("a model's channels are no symbols, and a number of groups divides no symbol")
+    args = case.args(Draw(64, 4096, torch.bfloat16))
+    plan = planned(case, args, dynamic)
+    assert not [s.target for s in plan.steps if isinstance(s, Extern)]
+    assert len(plan.steps) == case.kernels, [k for s in plan.steps for k in s.kernel.fused]  # type: ignore[union-attr]
+    unit = args[0].numel() * args[0].element_size()
+    assert moved_bytes(plan) / unit == pytest.approx(case.moved, abs=SLACK * case.moved)
+
+
+def exact(args: Sequence[Tensor]) -> list[Tensor]:
+    return [a.double() if a.is_floating_point() else a for a in args]
+
+
+def results(found: Any) -> list[Tensor]:
+    return [t.double() for t in pytree.tree_leaves(found) if isinstance(t, Tensor)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_values(name: str, dtype: torch.dtype) -> None:
+    """No further from the truth than twice eager, and what the last digit and another order of sums allow."""
+    case = CASES[name]
+    args = case.args(Draw(10, 24, dtype, seed=1))
+    plan = schedule(lowered(case.fn, args), Options())
+    room = 0.5 if dtype == torch.bfloat16 else 8.0
+    for step in plan.steps:
+        assert isinstance(step, Extern) or verify_kernel(step.kernel) is None
+    arrays = [to_numpy(a) for a in args]
+    found = run_schedule(plan, arrays, bind(plan.program, args), call_torch)
+    eager = case.fn(*args)
+    units = [torch.finfo(t.dtype).eps for t in pytree.tree_leaves(eager) if isinstance(t, Tensor)]
+    truth = results(case.fn(*exact(args)))
+    for ours, theirs, right, unit in zip(found, results(eager), truth, units, strict=True):
+        error = (torch.from_numpy(ours).double() - right).abs().max()
+        allowed = 2 * (theirs - right).abs().max() + room * unit * right.abs().max()
+        assert error <= allowed, (float(error), float(allowed))
