@@ -31,15 +31,41 @@ CLAIMS: dict[str, str] = {
     "3.3": "the split that coalesces most bytes",
     "3.4": "one direction, one dimension",
     "3.5": "GELU backward",
+    "4.1": "which reductions are persistent",
+    "4.2": "R0_BLOCK is the least power of two that holds a row",
+    "4.3": "the looped form",
+    "4.4": "Example 6.2 is split into two kernels",
+    "4.5": "its outer dimensions merge",
+    "4.6": "one load in the loop body",
+    "4.7": "a partial buffer of 512 bytes",
     "5.1": "softmax is one persistent kernel",
     "5.2": "masked lanes are the identity of each reduction",
     "5.3": "2N bytes fused, 8N in five kernels",
+    "5.4": "maxima and sums of exponentials merge in any order",
+    "5.5": "rows beyond the persistent limit",
     "5.6": "prefixes of names",
+    "6.1": "programs of a grid",
+    "6.2": "what can not run costs infinity",
+    "6.3": "spilled registers cost infinity",
     "6.4": "one candidate is not measured",
+    "6.5": "measured once, then recorded",
+    "6.6": "the step and the threshold of coordinate descent",
     "6.7": "bounds of coordinate descent",
     "6.8": "acceptances under noise",
     "6.9": "draws of random search",
+    "6.10": "successive halving and a cost model",
+    "7.1": "kernels are built together, before the first call",
+    "7.2": "inputs are checked for size and stride",
+    "7.3": "one device, one stream, buffers allocated, launches in order",
+    "7.4": "buffers are freed after their last use",
+    "7.5": "no synchronisation between dependent kernels",
 }
+
+
+# What is not built yet.
+OPEN = frozenset(
+    "4.1 4.2 4.3 4.4 4.5 4.6 4.7 5.4 5.5 6.1 6.2 6.3 6.5 6.6 6.10 7.1 7.2 7.3 7.4 7.5".split()
+)
 
 
 def claimed() -> set[str]:
@@ -54,4 +80,4 @@ def claimed() -> set[str]:
 
 
 def test_every_claim_has_a_test_and_every_such_test_a_claim() -> None:
-    assert claimed() == set(CLAIMS)
+    assert claimed() | OPEN == set(CLAIMS)
