@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 
 from stax.base.options import Options
+from stax.codegen.triton.plan import loops
 from stax.ir.traffic import traffic
-from tests.claims.examples import blocks, count, holds, made, numels, random, softmax
+from tests.claims.examples import blocks, count, holds, lines, made, numels, random, softmax
 from tests.triton_interpret import Interpreter
 
 
@@ -47,6 +48,21 @@ def test_claim_5_3_fused_softmax_moves_2n_and_five_kernels_8n() -> None:
     assert [t.read_bytes for t in five] == [n, n + row, n, n, n + row]
     assert [t.written_bytes for t in five] == [row, n, n, row, n]
     assert sum(t.moved_bytes for t in five) == pytest.approx(8 * n, rel=0.01)
+
+
+def test_claim_5_5_rows_beyond_the_persistent_limit() -> None:
+    """Two passes over the row find the maximum and the sum, or one online pass finds both; the results are then written in
+    one more. A row in registers takes the two-pass form: a maximum, then a sum."""
+    kernel = made(softmax, [torch.empty(4096, 200_000, device="meta")]).kernel
+    assert kernel.form == "red"
+    passes = loops(kernel)
+    assert len(passes) - 1 in (1, 2)
+    assert all(any(s.body.loads for s in one) for one in passes)
+
+    short = made(softmax, random((256, 1000)))
+    text = "\n".join(lines(short.source))
+    assert loops(short.kernel) == () and "for r0_offset" not in text
+    assert text.index("max2(") < text.index("tl.sum(")
 
 
 def test_claim_5_6_a_name_begins_with_its_form() -> None:
