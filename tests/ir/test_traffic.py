@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import reduce
 from itertools import product
+from math import prod
+from random import Random
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import assume, given, settings, strategies
 from lowering import lowered
 
 from stax.base.options import Options
 from stax.codegen.triton.plan import plan as loops_of
 from stax.ir.dtypes import DTYPES
-from stax.ir.expr import Expr
+from stax.ir.expr import Expr, const
 from stax.ir.kernel import Kernel
 from stax.ir.program import Extern
 from stax.ir.traffic import Traffic, traffic
 from stax.ir.value import Value, cast, constant, index, load_parts, scalar
 from stax.schedule.schedule import schedule
-from tests.kernels import X0, X1, at, cases, embedding, make, padded, st
+from tests.kernels import X0, X1, X2, KernelCase, at, cases, embedding, make, padded, st
+from tests.random_kernels import kernel_cases
 
 
 def kernels_of(fn: Any, *shapes: tuple[int, ...], fusion: bool = True) -> list[Kernel]:
@@ -142,6 +147,40 @@ def test_never_less_than_what_is_touched(case: Any) -> None:
         side = "read" if (name, moved) in found.reads else "write"
         touched = _touched(case.kernel, env)[side, name] * _itemsize(case.kernel, name)
         assert moved == touched if case.name != "embedding" else moved >= touched, name
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=kernel_cases())
+def test_random_kernels_touch_no_more(case: KernelCase) -> None:
+    points = prod(a.extent.evaluate(case.env) for a in (*case.kernel.axes, *case.kernel.reduce_axes))  # fmt: skip
+    assume(points <= 3000)
+    found = traffic(case.kernel, case.env)
+    touched = _touched(case.kernel, case.env)
+    for side, moved in (("read", found.reads), ("write", found.writes)):
+        for name, size in moved:
+            assert size >= touched[side, name] * _itemsize(case.kernel, name)
+
+
+@settings(max_examples=300, deadline=None)
+@given(rng=strategies.randoms(use_true_random=False))
+def test_several_accesses_of_one_pointer_are_never_counted_short(rng: Random) -> None:
+    """Whatever their strides, shifts, divisions and masks; and no more than one by one."""
+    extents = [rng.randint(1, 6) for _ in range(rng.randint(1, 3))]
+    axes = [X0, X1, X2][: len(extents)]
+    loads: list[Value] = []
+    for _ in range(rng.randint(1, 4)):
+        offset = const(rng.randint(0, 8))
+        for axis in axes:
+            term = rng.choice((axis, axis, axis, axis // 2, axis % 3))
+            offset = offset + term * rng.choice((-6, -1, 0, 1, 1, 2, 3, 6, 12))
+        mask = scalar(rng.choice(("lt", "ge")), index(rng.choice(axes)), index(rng.randint(0, 6)))
+        loads.append(at("in_ptr0", offset, mask=mask if rng.random() < 0.4 else None))
+    body = reduce(lambda a, b: scalar("add", a, b), loads)
+    kernel = make([st("v0", body)], x=extents, pointers=["in_ptr0:float32"])
+    found = traffic(kernel).read_bytes
+    assert found >= 4 * _touched(kernel, {})["read", "in_ptr0"]
+    alone = [make([st("v0", v)], x=extents, pointers=["in_ptr0:float32"]) for v in loads]
+    assert found <= sum(traffic(k).read_bytes for k in alone)
 
 
 def _itemsize(kernel: Kernel, pointer: str) -> int:
