@@ -129,6 +129,13 @@ def test_a_computed_offset_touches_an_element_a_point_within_its_bounds() -> Non
     assert dict(traffic(kernel).reads) == {"in_ptr0": 160, "in_ptr1": 160}
 
 
+def test_a_box_with_gaps_hides_nothing() -> None:
+    """3*(x // 2) + x % 3 touches six of nine elements; x + 2 touches the others among its own."""
+    body = scalar("add", at("in_ptr0", X0 // 2 * 3 + X0 % 3), at("in_ptr0", X0 + 2))
+    kernel = make([st("v0", body)], x=[6], pointers=["in_ptr0:float32"])
+    assert traffic(kernel).read_bytes == 9 * 4
+
+
 def test_other_sizes_than_the_hints() -> None:
     args = [torch.randn(6, 8)]
     plan = schedule(lowered(lambda x: x.sum(-1), args, True), Options())
