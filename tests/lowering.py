@@ -19,6 +19,7 @@ from stax.ir.program import Computation, Extern, Program
 from stax.ir.verify import verify_program
 from stax.lower.lower import lower
 
+NO_NUMPY = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 TARGET = Target("cpu", "x86-64-v3")
 
 
@@ -33,7 +34,7 @@ def capture(
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     tensor = tensor.detach().resolve_conj().resolve_neg()
-    return tensor.float().numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
+    return tensor.float().numpy() if tensor.dtype in NO_NUMPY else tensor.numpy()
 
 
 def from_numpy(tensor: Tensor) -> torch.Tensor:

@@ -33,7 +33,7 @@ _NVIDIA = Path(triton.__file__).parent / "backends" / "nvidia"
 POINTEES = {
     "bool": "i1", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
     "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
-    "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5",
+    "float8_e4m3fn": "u8", "float8_e5m2": "u8",
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
 }  # fmt: skip
 _STRUCT_CODES = {"u64": "Q", "u32": "i", "s64": "q", "s32": "i", "b64": "Q", "b32": "i"}

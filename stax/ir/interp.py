@@ -15,8 +15,10 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from stax.base.errors import VerifyError
+from stax.ir import float8
 from stax.ir.dtypes import DTYPES
 from stax.ir.expr import Atom, Expr
+from stax.ir.float8 import FLOAT8
 from stax.ir.kernel import Kernel, Statement
 from stax.ir.ops import SCALAR_OPS
 from stax.ir.program import Arg, Buffer, Computation, Extern, Listed, Literal, Program, TensorRef
@@ -44,7 +46,7 @@ def no_extern(target: str, args: list[Any], kwargs: dict[str, Any]) -> Sequence[
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """How arrays hold a torch dtype."""
-    if name == "bfloat16" or name.startswith("float8"):
+    if name == "bfloat16" or name in FLOAT8:
         return np.dtype(np.float32)
     return np.dtype(name)
 
@@ -304,8 +306,8 @@ def convert(array: Array, dtype: str) -> Array:
     """To a torch dtype as torch casts: floats truncate to integers, non-zero is True, halves round to nearest even."""
     if dtype == "bfloat16":
         return round_bfloat16(array)
-    if dtype.startswith("float8"):
-        raise VerifyError(f"no numpy meaning of {dtype}")
+    if dtype in FLOAT8:
+        return float8.rounded(array, dtype)
     if dtype == "bool":
         return array != 0
     if DTYPES[dtype].kind == "uint" and array.dtype.kind == "f":

@@ -12,7 +12,7 @@ from stax.base.options import Options
 from stax.capture.captured import Captured, Meta
 from stax.ir.expr import Expr
 from stax.ir.program import Buffer, Literal, Mutation, Program, TensorRef
-from stax.lower import views
+from stax.lower import float8, views
 from stax.lower.build import Builder, Call, Declined, Result
 from stax.lower.empty import refuse_reads_of_nothing
 from stax.lower.extern import call_torch
@@ -135,7 +135,7 @@ def _foreign(call: Call, args: list[object]) -> str:
         return ""
     metas = call.meta if isinstance(call.meta, tuple) else (call.meta,)
     found = {m.dtype for m in metas if isinstance(m, Meta)} | {v.dtype for v in _views(args)}
-    foreign = sorted(found - NATIVE_DTYPES)
+    foreign = sorted(found - NATIVE_DTYPES - float8.native(call.op))
     return f"{call.op} of {foreign[0]}" if foreign else ""
 
 

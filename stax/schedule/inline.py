@@ -74,7 +74,8 @@ def inline(
 
 
 def _unrounded(node: Node) -> Node:
-    """A computation without round trips through a narrower float: float32(bfloat16(v: float32)) is v."""
+    """A computation without round trips through a half type: float32(bfloat16(v: float32)) is v. Who rounds to an 8-bit
+    float means it."""
     if isinstance(node, Extern):
         return node
 
@@ -82,7 +83,7 @@ def _unrounded(node: Node) -> Node:
         inner = args[0] if value.op == "cast" else None
         if inner is not None and inner.op == "cast" and inner.args[0].dtype == value.dtype:
             narrow, full = DTYPES[inner.dtype], DTYPES[value.dtype]
-            if narrow.is_float and full.is_float and narrow.itemsize < full.itemsize:
+            if narrow.is_float and full.is_float and 1 < narrow.itemsize < full.itemsize:
                 return inner.args[0]
         return rebuild(value, args)
 

@@ -80,6 +80,6 @@ static inline uint16_t stax_to_bf16(float x) {
 }
 """,
     **_format("f16", "uint16_t", 10, -14, "65504.0f", "65520.0f", "0x7c00", "0x7e00"),
-    **_format("e5m2", "uint8_t", 2, -14, "57344.0f", "61440.0f", "0x7c", "0x7e"),
+    **_format("e5m2", "uint8_t", 2, -14, "57344.0f", "61440.0f", "0x7c", "0x7f"),
     **_format("e4m3", "uint8_t", 3, -6, "448.0f", "448.0f", "0x7e", "0x7f"),
 }

@@ -47,7 +47,7 @@ def emit(kernel: Kernel, target: Target) -> Source:
         language="triton",
         form=kernel.form,
         entry=entry,
-        text=_text(entry, params, body),
+        text=_text(entry, params, body, target.arch),
         params=params,
         sizes=(*(g.numel for g in layout.groups), *(sym(n) for n in sizes)),
         grid=_grid(layout),
@@ -83,8 +83,8 @@ def _without_single_points(kernel: Kernel) -> Kernel:
     )
 
 
-def _text(entry: str, params: tuple[Param, ...], body: str) -> str:
-    functions = functions_for(body)
+def _text(entry: str, params: tuple[Param, ...], body: str, arch: str) -> str:
+    functions = functions_for(body, arch)
     imports = ["import triton", "import triton.language as tl"]
     if "libdevice." in body or any("libdevice." in f for f in functions):
         imports.append("from triton.language.extra import libdevice")

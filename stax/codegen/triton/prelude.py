@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 
+from stax.codegen.triton.float8 import FLOAT8_NATIVE, FLOAT8_WHOLE, has_float8
+
 # Name → text. A function may call the ones above it.
 FUNCTIONS: dict[str, str] = {
+    **FLOAT8_WHOLE,
     "floor_div": '''
 def floor_div(a, b):
     quotient = a // b
@@ -154,13 +157,14 @@ def argmin2(value, index, dim):
 _NAME = re.compile(r"(?<![\w.])(" + "|".join(FUNCTIONS) + r")\b")
 
 
-def functions_for(body: str) -> tuple[str, ...]:
-    """Texts of the functions that ``body`` calls, directly or not, in the order of the table."""
+def functions_for(body: str, arch: str) -> tuple[str, ...]:
+    """Texts of the functions that ``body`` calls on an architecture, directly or not, in the order of the table."""
+    texts = FUNCTIONS | FLOAT8_NATIVE if has_float8(arch) else FUNCTIONS
     needed: set[str] = set()
     todo = _NAME.findall(body)
     while todo:
         name = todo.pop()
         if name not in needed:
             needed.add(name)
-            todo += [n for n in _NAME.findall(FUNCTIONS[name]) if n != name]
-    return tuple(f"@triton.jit{FUNCTIONS[name]}" for name in FUNCTIONS if name in needed)
+            todo += [n for n in _NAME.findall(texts[name]) if n != name]
+    return tuple(f"@triton.jit{texts[name]}" for name in FUNCTIONS if name in needed)

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from stax.base.errors import VerifyError
 from stax.ir.dtypes import DTYPES
 from stax.ir.expr import Atom, Expr, Monomial
+from stax.ir.float8 import FLOAT8, codes
 from stax.ir.ranges import Ranges, nonneg
 
+# The types of values in the text; an 8-bit float is its code, which the functions of the prelude convert.
 TYPES = {name: f"tl.{name}" for name in DTYPES if DTYPES[name].kind in ("int", "uint", "float")} | {
     "bool": "tl.int1",
-    "float8_e4m3fn": "tl.float8e4nv",
-    "float8_e5m2": "tl.float8e5",
+    "float8_e4m3fn": "tl.uint8",
+    "float8_e5m2": "tl.uint8",
 }
 
 # {0} and {1} are the arguments, {type} the result's type, {bits} the width of the dtype, {ones} a number of that width
@@ -82,11 +84,15 @@ def scalar_text(op: str, dtype: str, args: Sequence[str]) -> str:
 
 
 def cast_text(source: str, to: str, arg: str) -> str:
-    """A cast as torch does it: half types pass through float32, narrow and unsigned integers of a float through a wide
+    """A cast as torch does it: half types and 8-bit floats pass through float32, narrow and unsigned integers of a float through a wide
     signed one (a plain conversion of a negative float would give 0)."""
     kinds = DTYPES[source].kind, DTYPES[to].kind
     if source == to:
         return arg
+    if source in FLOAT8:
+        return cast_text("float32", to, f"{source}_value({arg})")
+    if to in FLOAT8:
+        return f"{to}_code({cast_text(source, 'float32', arg)})"
     if to == "bool":
         arg = cast_text(source, "float32", arg) if _is_half(source) else arg
         return f"({arg} != 0)"
@@ -111,12 +117,14 @@ def number_text(number: object, dtype: str) -> str:
     if not DTYPES[dtype].is_float:
         return repr(int(number))  # type: ignore[call-overload]
     value = float(number)  # type: ignore[arg-type]
+    if dtype in FLOAT8:
+        return repr(int(codes(value, dtype)))
     return repr(value) if math.isfinite(value) else f'float("{value}")'
 
 
 def constant_text(number: object, dtype: str, shape: str) -> str:
     """A block of one value."""
-    if _is_half(dtype):
+    if _is_half(dtype) and dtype not in FLOAT8:
         return f"tl.full({shape}, {number_text(number, dtype)}, tl.float32).to({TYPES[dtype]})"
     return f"tl.full({shape}, {number_text(number, dtype)}, {TYPES[dtype]})"
 
