@@ -11,6 +11,7 @@ from pathlib import Path
 from stax.artifact.artifact import (
     SCHEMA,
     Alloc,
+    Arena,
     Artifact,
     Binary,
     Call,
@@ -20,6 +21,7 @@ from stax.artifact.artifact import (
     Free,
     Launch,
     Layout,
+    Place,
     Return,
     Step,
 )
@@ -252,6 +254,47 @@ def strided() -> Artifact:
         ),
         args=1,
         binaries=("add_one",),
+    )
+
+
+def shared() -> Artifact:
+    """(x: [s0], y: [6]) → (x + 3, y + 6) with every temp in an arena or in the memory of a result: of x two temps at the
+    sizes of the call, and of y one of 24 bytes at 512 and one at 0, in turns."""
+    x, y = shape(S0), shape(6)
+    return artifact(
+        (tensor(0, Input("arg", 0), x), tensor(1, Input("arg", 1), y)),
+        (
+            Arena("arena", (const(1024), S0 * 4)),
+            Alloc("r0", "float32", x, shape(1)),
+            Place("a0", "r0", 0, 0, "float32", x, shape(1)),
+            Launch(0, ("in0", "a0"), (S0, const(1))),
+            Place("a1", "arena", 1, 0, "float32", x, shape(1)),
+            Launch(0, ("a0", "a1"), (S0, const(1))),
+            Free(("a0",)),
+            Place("b0", "arena", 0, 512, "float32", y, shape(1)),
+            Launch(0, ("in1", "b0"), shape(6, 1)),
+            Place("b1", "arena", 0, 0, "float32", y, shape(1)),
+            Launch(0, ("b0", "b1"), shape(6, 1)),
+            Free(("b0",)),
+            Place("b2", "arena", 0, 512, "float32", y, shape(1)),
+            Launch(0, ("b1", "b2"), shape(6, 1)),
+            Free(("b1",)),
+            Alloc("r1", "float32", y, shape(1)),
+            Place("b3", "r1", 0, 0, "float32", y, shape(1)),
+            Launch(0, ("b2", "b3"), shape(6, 1)),
+            Free(("b2",)),
+            Place("b4", "arena", 0, 0, "float32", y, shape(1)),
+            Launch(0, ("b3", "b4"), shape(6, 1)),
+            Free(("b3",)),
+            Launch(0, ("a1", "r0"), (S0, const(1))),
+            Launch(0, ("b4", "r1"), shape(6, 1)),
+            Free(("a1", "b4", "arena")),
+            Return((whole("r0", x), whole("r1", y))),
+        ),
+        args=2,
+        binaries=("add_one",),
+        symbols=(Symbol("s0", 3),),
+        bindings=(Binding("s0", 0, 0),),
     )
 
 

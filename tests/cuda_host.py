@@ -35,7 +35,11 @@ def double(a: int, out: int, n: int) -> None:
     floats(out, n)[:] = 2 * floats(a, n)
 
 
-BODIES: dict[str, Body] = {"add": add, "double": double}
+def plus_one(a: int, out: int, n: int) -> None:
+    floats(out, n)[:] = floats(a, n) + 1
+
+
+BODIES: dict[str, Body] = {"add": add, "double": double, "plus_one": plus_one}
 
 
 def cuda_binary(entry: str, pointers: str, *, divisible: bool = True) -> Binary:

@@ -11,7 +11,7 @@ from stax.ir.expr import Expr
 from stax.ir.program import Arg, Literal, Symbol, TensorRef
 from stax.ir.source import Config, Param
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,30 @@ class Alloc:
     """Make an uninitialised tensor ``name`` on the artifact's device."""
 
     name: str
+    dtype: str
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Make ``name``: one piece of uninitialised memory on the artifact's device, made of slots of so many bytes, each of
+    which begins at a multiple of stax.ir.extent.ALIGNMENT bytes from the start. No tensor: only Place and Free may name it."""
+
+    name: str
+    slots: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Tensor ``name`` lies ``offset`` bytes into slot ``slot`` of ``home``: an Arena, or a tensor of an Alloc (slot 0) that
+    no step has used yet. Only Launch and Free may name it. It must end before its home does, in time and in space; in a
+    slot whose size is no constant it is all there is."""
+
+    name: str
+    home: str
+    slot: int
+    offset: int
     dtype: str
     shape: tuple[Expr, ...]
     strides: tuple[Expr, ...]
@@ -119,7 +143,7 @@ class Return:
     outputs: tuple[TensorRef | Expr | Literal, ...]
 
 
-Step = Alloc | Launch | Call | Free | CopyBack | Return
+Step = Alloc | Arena | Place | Launch | Call | Free | CopyBack | Return
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import msgpack  # pyright: ignore[reportMissingTypeStubs]
 from stax.artifact.artifact import (
     SCHEMA,
     Alloc,
+    Arena,
     Artifact,
     Binary,
     Call,
@@ -23,6 +24,7 @@ from stax.artifact.artifact import (
     Free,
     Launch,
     Layout,
+    Place,
     Return,
     TracedSource,
 )
@@ -140,6 +142,20 @@ _layout = maybe(record(Layout, shape=_shape, strides=_shape))
 _step = union(
     {
         "alloc": (Alloc, record(Alloc, name=_name, dtype=_word, shape=_shape, strides=_shape)),
+        "arena": (Arena, record(Arena, name=_name, slots=list_of(expr, MAX_ITEMS))),
+        "place": (
+            Place,
+            record(
+                Place,
+                name=_name,
+                home=_name,
+                slot=_count,
+                offset=integer(0, 1 << 62),
+                dtype=_word,
+                shape=_shape,
+                strides=_shape,
+            ),
+        ),
         "launch": (
             Launch,
             record(Launch, binary=_count, tensors=_names, sizes=list_of(expr, 1 << 12)),

@@ -12,12 +12,14 @@ from typing import NoReturn
 from stax.artifact.artifact import (
     SCHEMA,
     Alloc,
+    Arena,
     Artifact,
     Binary,
     Call,
     CopyBack,
     Free,
     Launch,
+    Place,
     Return,
     Step,
 )
@@ -29,6 +31,7 @@ from stax.artifact.guards import (
     RelationGuard,
     TensorGuard,
 )
+from stax.artifact.memory import Tenancy
 from stax.artifact.signature import Tree
 from stax.base.errors import SchemaError
 from stax.ir.dtypes import DTYPES
@@ -262,7 +265,7 @@ def _verify_binary(binary: Binary, language: str, where: str) -> None:
 
 def _verify_forward(artifact: Artifact, symbols: frozenset[str]) -> None:
     inputs = frozenset(artifact.inputs)
-    live, ever = set(inputs), set(inputs)
+    live, ever, tenancy = set(inputs), set(inputs), Tenancy()
     ends = bool(artifact.forward) and isinstance(artifact.forward[-1], Return)
     _check(ends, "a last step Return", "none", "forward")
     for i, step in enumerate(artifact.forward):
@@ -270,8 +273,12 @@ def _verify_forward(artifact: Artifact, symbols: frozenset[str]) -> None:
         if isinstance(step, Return) and i != len(artifact.forward) - 1:
             _fault("Return as the last step alone", f"step {i}", where)
         _known(_exprs(step), symbols, where)
-        for name in _reads(step):
+        reads = tuple(_reads(step))
+        for name in reads:
             _check(name in live, "a name that is defined and not freed", repr(name), where)
+        refusal = tenancy.follow(step, reads)
+        if refusal is not None:
+            _fault(*refusal, where)
         _verify_step(step, artifact, inputs, where)
         for name in _defines(step):
             _check(name and name not in ever, "a new name", repr(name), where)
@@ -351,6 +358,8 @@ def _reads(step: Step) -> Iterator[str]:
         yield from (ref.buffer for ref in refs(_arguments(step)))
     elif isinstance(step, Free):
         yield from step.names
+    elif isinstance(step, Place):
+        yield step.home
     elif isinstance(step, CopyBack):
         yield from (step.target, step.source)
     elif isinstance(step, Return):
@@ -358,15 +367,17 @@ def _reads(step: Step) -> Iterator[str]:
 
 
 def _defines(step: Step) -> Iterator[str]:
-    if isinstance(step, Alloc):
+    if isinstance(step, (Alloc, Arena, Place)):
         yield step.name
     elif isinstance(step, Call):
         yield from (name for name in step.outs if name)
 
 
 def _exprs(step: Step) -> Iterator[Expr]:
-    if isinstance(step, Alloc):
+    if isinstance(step, (Alloc, Place)):
         yield from (*step.shape, *step.strides)
+    elif isinstance(step, Arena):
+        yield from step.slots
     elif isinstance(step, Launch):
         yield from step.sizes
     elif isinstance(step, Call):

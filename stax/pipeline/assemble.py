@@ -11,6 +11,7 @@ from torch import Tensor
 from stax.artifact.artifact import (
     SCHEMA,
     Alloc,
+    Arena,
     Artifact,
     Binary,
     Call,
@@ -20,6 +21,7 @@ from stax.artifact.artifact import (
     Free,
     Launch,
     Layout,
+    Place,
     Return,
     Step,
 )
@@ -27,9 +29,10 @@ from stax.base.digest import sha256
 from stax.base.target import Target, Toolchain
 from stax.capture.captured import Captured
 from stax.ir.expr import Expr
-from stax.ir.program import Extern
+from stax.ir.program import Buffer, Extern
 from stax.ir.source import Config, Source
 from stax.pipeline.kernels import Ready
+from stax.schedule.arena import Memory
 from stax.schedule.loops import KernelCall
 from stax.schedule.schedule import Schedule
 
@@ -105,12 +108,10 @@ def _binaries(
 def _steps(
     schedule: Schedule, chosen: Sequence[Chosen | None], numbers: Mapping[str, int]
 ) -> tuple[Step, ...]:
-    table = schedule.program.table
+    table, memory = schedule.program.table, schedule.memory
     steps: list[Step] = []
     for k, (step, one) in enumerate(zip(schedule.steps, chosen)):
-        for name in schedule.lifetimes.born[k]:
-            b = table[name]
-            steps.append(Alloc(name, b.dtype, b.shape, b.strides))
+        steps.extend(_made(name, table, memory) for name in memory.made[k])
         if isinstance(step, Extern):
             layouts = tuple(
                 Layout(table[o].shape, table[o].strides) if o else None for o in step.outs
@@ -119,11 +120,20 @@ def _steps(
         else:
             assert one is not None
             steps.append(Launch(numbers[one.key], step.tensors, _sizes(step, one.source)))
-        if schedule.lifetimes.dead[k]:
-            steps.append(Free(schedule.lifetimes.dead[k]))
+        if memory.gone[k]:
+            steps.append(Free(memory.gone[k]))
     steps.extend(CopyBack(m.target, m.source) for m in schedule.program.mutations)
     steps.append(Return(schedule.program.outputs))
     return tuple(steps)
+
+
+def _made(name: str, table: Mapping[str, Buffer], memory: Memory) -> Step:
+    if name == memory.arena:
+        return Arena(name, memory.slots)
+    b, spot = table[name], memory.spots.get(name)
+    if spot is None:
+        return Alloc(name, b.dtype, b.shape, b.strides)
+    return Place(name, spot.home, spot.slot, spot.offset, b.dtype, b.shape, b.strides)
 
 
 def _sizes(call: KernelCall, source: Source) -> tuple[Expr, ...]:

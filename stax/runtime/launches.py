@@ -88,7 +88,7 @@ class CpuLaunches:
         text, frame = self._text, self._frame
         at = len(frame)
         for name in step.tensors:
-            text.line(f"a[{len(frame)}] = {text.locals[name]}.data_ptr()")
+            text.line(f"a[{len(frame)}] = {text.address(name)}")
             frame.append(0)
         for expr in step.sizes:
             if not expr.is_const:
@@ -125,7 +125,6 @@ class CudaLaunches:
         self._first = _first_on_device(artifact)
         self._one_device = host.devices == 1 and self._first is not None
         self._used = sorted({s.binary for s in artifact.forward if isinstance(s, Launch)})
-        self._addresses: dict[str, str] = {}
         self._copies: dict[str, str] = {}
         self._sizes: dict[str, str] = {}
         text.objects |= {
@@ -210,18 +209,16 @@ class CudaLaunches:
     def _address(self, name: str, divisible: bool, *, written: bool) -> str:
         """A variable with the address of a tensor; of a copy at a multiple of 16 bytes, where the kernel relies on that and
         the tensor lies otherwise. What is written is replaced by its copy, so that later steps see it."""
-        text, local = self._text, self._text.locals[name]
-        checked = not divisible or name in text.fresh
-        if name in self._addresses and (checked or name in self._copies):
-            return self._addresses[name]
-        found = self._addresses.setdefault(name, text.name("q"))
-        if checked:
-            text.line(f"{found} = {local}.data_ptr()")
-            return found
+        text = self._text
+        if not divisible or name in text.fresh:
+            return text.address(name)
+        if name in self._copies:
+            return text.addresses[name]
+        local = text.locals[name]
         copy = self._copies[name] = local if written else text.name("y")
         if not written:
             text.line(f"{copy} = {local}")
-        text.line(f"{found} = {copy}.data_ptr()")
+        found = text.address(name)
         text.line(f"if {found} & {ALIGNMENT - 1}:")
         text.line(f" {copy} = aligned({local})")
         text.line(f" {found} = {copy}.data_ptr()")

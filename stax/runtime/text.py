@@ -7,13 +7,15 @@ from typing import Any
 
 
 class Text:
-    """``locals``: the variable of each live tensor. ``symbols``: that of each size symbol. ``fresh``: tensors that the
-    artifact allocates, which lie at the start of their own memory. ``operators``: some line runs torch operators."""
+    """``locals``: the variable of each live tensor. ``addresses``: that of the address of each, once asked for; a tensor
+    that lies in the memory of another has nothing else. ``symbols``: that of each size symbol. ``fresh``: tensors that the
+    artifact allocates, whose addresses are multiples of 16. ``operators``: some line runs torch operators."""
 
     def __init__(self, inputs: Sequence[str], symbols: Sequence[str]) -> None:
         self.lines: list[str] = []
         self.objects: dict[str, Any] = {}
         self.locals = {name: f"x{i}" for i, name in enumerate(inputs)}
+        self.addresses: dict[str, str] = {}
         self.symbols: Mapping[str, str] = {name: f"s{i}" for i, name in enumerate(symbols)}
         self.fresh: set[str] = set()
         self.operators = False
@@ -37,3 +39,10 @@ class Text:
         """A variable for a new tensor."""
         self.locals[tensor] = self.name("t")
         return self.locals[tensor]
+
+    def address(self, tensor: str) -> str:
+        """The variable with its address, read when first asked for: it stays the same as long as the tensor lives."""
+        if tensor not in self.addresses:
+            self.addresses[tensor] = self.name("q")
+            self.line(f"{self.addresses[tensor]} = {self.locals[tensor]}.data_ptr()")
+        return self.addresses[tensor]

@@ -16,12 +16,14 @@ import torch
 
 from stax.artifact.artifact import (
     Alloc,
+    Arena,
     Artifact,
     Call,
     CopyBack,
     Free,
     Launch,
     Layout,
+    Place,
     Return,
     Step,
 )
@@ -30,6 +32,7 @@ from stax.base.errors import LoadError
 from stax.ir.expr import Expr, const
 from stax.ir.program import Arg, Listed, TensorRef, contiguous
 from stax.runtime.alloc import laid_out, view
+from stax.runtime.arenas import Arenas
 from stax.runtime.launcher import Host, cuda_host
 from stax.runtime.launches import CpuLaunches, CudaLaunches, Launches
 from stax.runtime.literals import from_literal
@@ -67,6 +70,7 @@ class _Emitter:
             if artifact.target.kind == "cuda"
             else CpuLaunches(self.out, artifact, kernels)
         )
+        self.arenas = Arenas(self.out)
         self.known = _input_geometry(artifact)
         sources = zip(artifact.inputs, artifact.signature.inputs)
         self.static = {name for name, s in sources if s.source in ("parameter", "buffer")}
@@ -116,6 +120,12 @@ class _Emitter:
         )
         self.out.line(f"{local} = empty({sizes}, {strides}, {dtype})")
 
+    def arena(self, step: Arena) -> None:
+        self.arenas.arena(step)
+
+    def place(self, step: Place) -> None:
+        self.arenas.place(step)
+
     def launch(self, step: Launch) -> None:
         self.launches.launch(step)
 
@@ -147,7 +157,7 @@ class _Emitter:
         return self.out.define(name)
 
     def free(self, step: Free) -> None:
-        gone = [self.out.locals[name] for name in step.names]
+        gone = [self.out.locals[name] for name in step.names if name in self.out.locals]
         gone += self.launches.forget(step.names)
         if gone:
             self.out.line(f"del {', '.join(gone)}")
@@ -194,6 +204,8 @@ class _Emitter:
 
 _EMIT: Mapping[type[Step], Callable[[_Emitter, Any], None]] = {
     Alloc: _Emitter.alloc,
+    Arena: _Emitter.arena,
+    Place: _Emitter.place,
     Launch: _Emitter.launch,
     Call: _Emitter.call,
     Free: _Emitter.free,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stax.base.options import Options
 from stax.ir.program import Extern, Program, TensorRef
+from stax.schedule.arena import Memory, memory
 from stax.schedule.fuse import fuse
 from stax.schedule.inline import Decision, inline, reads
 from stax.schedule.items import Group
@@ -16,11 +17,13 @@ from stax.schedule.memory import Lifetimes, lifetimes
 
 @dataclass(frozen=True)
 class Schedule:
-    """``program`` is the program after inlining: its buffers, outputs and mutations are those that the steps speak of."""
+    """``program`` is the program after inlining: its buffers, outputs and mutations are those that the steps speak of.
+    ``memory`` says where what ``lifetimes`` tells of lies."""
 
     program: Program
     steps: tuple[KernelCall | Extern, ...]
     lifetimes: Lifetimes
+    memory: Memory
     decisions: tuple[Decision, ...]
 
 
@@ -33,7 +36,9 @@ def schedule(program: Program, options: Options) -> Schedule:
         s if isinstance(s, Extern) else kernel_of(s, small, needed & s.produced.keys())
         for s in fused.steps
     )
-    return Schedule(small, steps, lifetimes(small, steps), (*inlined, *fused.decisions))
+    lives = lifetimes(small, steps)
+    plan = memory(small, steps, lives)
+    return Schedule(small, steps, lives, plan, (*inlined, *fused.decisions))
 
 
 def _needed(program: Program, steps: Iterable[Group | Extern]) -> frozenset[str]:

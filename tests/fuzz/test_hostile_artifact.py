@@ -12,12 +12,12 @@ from typing import Any
 import msgpack
 import pytest
 
-from stax.artifact.artifact import Artifact
+from stax.artifact.artifact import SCHEMA, Artifact
 from stax.artifact.codec import decode, encode
 from stax.base.errors import SchemaError
-from tests.artifacts import counter, linear_relu, strided, take
+from tests.artifacts import counter, linear_relu, shared, strided, take
 
-SEEDS: tuple[Artifact, ...] = (linear_relu(), counter(), strided(), take(b"\0" * 20, 5))
+SEEDS: tuple[Artifact, ...] = (linear_relu(), counter(), strided(), take(b"\0" * 20, 5), shared())
 ROUNDS = 1500
 MAX_SECONDS = 2.0
 MAX_BYTES = 8 << 20
@@ -131,7 +131,7 @@ def test_values_swapped_between_places(seed: int) -> None:
 
 
 def test_lengths_that_lie() -> None:
-    head = b"\x92\x01"
+    head = bytes([0x92, SCHEMA])
     for lie in (
         b"\xdd\xff\xff\xff\xff",
         b"\xdc\xff\xff",
@@ -150,7 +150,7 @@ def test_lengths_that_lie() -> None:
 def test_deep_nesting() -> None:
     for depth in (10, 1_000, 100_000):
         bounded(b"\x91" * depth)
-        bounded(b"\x92\x01" + b"\x91" * depth)
+        bounded(bytes([0x92, SCHEMA]) + b"\x91" * depth)
         bounded(b"\x81\xa0" * depth)
     tree: Any = ["leaf", [], [], "", ""]
     for _ in range(500):
@@ -208,4 +208,4 @@ def test_noise() -> None:
     own = random.Random(0)
     for _ in range(ROUNDS):
         survives(own.randbytes(own.randint(0, 300)))
-        survives(b"\x92\x01\x9e" + own.randbytes(own.randint(0, 300)))
+        survives(bytes([0x92, SCHEMA, 0x9E]) + own.randbytes(own.randint(0, 300)))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from stax.artifact.artifact import Alloc, Artifact, Binary, Call, Free, Launch, Return
+from stax.artifact.artifact import Alloc, Arena, Artifact, Binary, Call, Free, Launch, Return
 from stax.artifact.guards import Binding
 from stax.artifact.signature import Input
 from stax.base.errors import LaunchError, LoadError
@@ -17,7 +17,7 @@ from stax.ir.expr import ceildiv, const, sym
 from stax.ir.program import Symbol, TensorRef
 from stax.runtime import launcher
 from stax.runtime.launcher import Handles, by_driver, torch_launcher, types_of
-from tests.artifacts import S0, artifact, shape, tensor, whole
+from tests.artifacts import S0, artifact, shape, shared, tensor, whole
 from tests.cuda_host import Machine, cuda_binary, on_cuda
 
 ADD, DOUBLE = cuda_binary("add", "iio"), cuda_binary("double", "io")
@@ -161,6 +161,42 @@ def test_a_grid_that_divides_by_0_is_refused() -> None:
     bad = replace(ADD, grid=(ceildiv(sym("xnumel"), sym("XBLOCK") - 4),))
     with pytest.raises(LoadError, match="divides by 0"):
         Machine(chain(8, bad, DOUBLE)).forward()
+
+
+# -- shared memory
+
+
+def test_temps_of_kernels_are_addresses_in_one_allocation() -> None:
+    base = shared()
+    assert isinstance(base.forward[0], Arena)
+    plus_one = cuda_binary("plus_one", "io")
+    steps = tuple(
+        replace(s, sizes=s.sizes[:1]) if isinstance(s, Launch) else s for s in base.forward
+    )
+    machine = Machine(replace(on_cuda(base, plus_one), forward=steps))
+    forward, text = machine.forward()
+    x, y = torch.randn(300), torch.randn(6)
+    r0, r1 = forward((x, y), (300,))
+    torch.testing.assert_close(r0, x + 3)
+    torch.testing.assert_close(r1, y + 6)
+    arena, first, second = (t.data_ptr() for t in machine.allocated)
+    assert machine.allocated[0].numel() == 1024 + 1536  # 300 floats, to whole 512 bytes
+    assert (first, second) == (r0.data_ptr(), r1.data_ptr())
+    written = [args[1] for _, _, _, _, _, args, _ in machine.launches]
+    expected = [first, arena + 1024, arena + 512, arena, arena + 512, second, arena, first, second]
+    assert written == expected
+    assert text.count("empty(") == 3 and text.count("aligned") == 2
+    assert re.search(r" del t\d+\n return", text)  # what lies in the arena goes with it
+
+
+def test_a_temp_of_less_than_nothing_is_refused() -> None:
+    less = Arena("arena", (S0 - 8, const(512)))
+    base = chain(S0)
+    forward, _ = Machine(replace(base, forward=(less, *base.forward))).forward()
+    x = torch.zeros(8)
+    forward((x, x), (8,))
+    with pytest.raises(RuntimeError, match="less than 0 bytes"):
+        forward((x[:7], x[:7]), (7,))
 
 
 # -- which launcher

@@ -16,7 +16,7 @@ from stax.ir.expr import const
 from stax.ir.program import Literal, TensorRef
 from stax.runtime.load import Executable, load
 from tests import artifacts
-from tests.artifacts import S0, blobs, counter, linear_relu, shape, strided, take, whole
+from tests.artifacts import S0, blobs, counter, linear_relu, shape, shared, strided, take, whole
 
 
 def loaded(artifact: Artifact, *constants: bytes) -> Executable:
@@ -66,6 +66,16 @@ def test_a_kernel_counts_from_data_ptr_and_a_view_from_the_storage() -> None:
     assert view.tolist() == [3, 5] and view.data_ptr() == x.data_ptr()
     base[3] = -1
     assert view[0] == -1
+
+
+def test_temps_in_shared_memory() -> None:
+    executable = loaded(shared())
+    for n in (2, 130, 5):
+        x, y = torch.randn(n), torch.randn(6)
+        first, second = executable.run((x, y))
+        torch.testing.assert_close(first, x + 3)
+        torch.testing.assert_close(second, y + 6)
+    assert executable.text.count("empty(") == 3
 
 
 def test_constants_and_bounds() -> None:

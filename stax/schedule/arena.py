@@ -1,0 +1,289 @@
+"""One piece of memory for the temps that only kernels touch: which lies where, and when everything begins and ends.
+
+Pure planning. A temp lies in a slot of the arena or, before that has anything in it, in the memory of a tensor that comes
+later (its *home*). Constant sizes share slot 0, packed by best fit over their lifetimes, the large ones first and of
+equal ones the last first; sizes that are known at the call share a slot only where their expressions are equal. Whatever
+would need notably more memory at its peak than tensors that are freed after their last use stays one of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from stax.ir.expr import Expr, const
+from stax.ir.extent import ALIGNMENT, extent_bytes
+from stax.ir.program import Extern, Program, TensorRef
+from stax.schedule.inline import reads
+from stax.schedule.loops import KernelCall
+from stax.schedule.memory import Lifetimes
+
+# Bytes that the peak may grow by: below what is worth an allocation, and far below the 2 MiB in which torch asks CUDA for
+# small ones.
+SLACK = 1 << 16
+# Homes looked at for one temp: the tensors that come soonest after its end.
+MAX_HOMES = 8
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where a temp lies: ``offset`` bytes into slot ``slot`` of ``home``, the arena or a tensor (slot 0)."""
+
+    home: str
+    slot: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """``slots``: bytes of each slot of the arena called ``arena``, which does not exist when there are none. ``made[k]``:
+    what must exist before step k and did not, homes before what lies in them; ``gone[k]``: what nobody needs after it."""
+
+    arena: str
+    slots: tuple[Expr, ...]
+    spots: Mapping[str, Spot]
+    made: tuple[tuple[str, ...], ...]
+    gone: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Life:
+    """A temp in use from step ``begin`` to step ``end``. ``hint``: its bytes at the sizes seen at capture."""
+
+    name: str
+    begin: int
+    end: int
+    size: Expr
+    hint: int
+    movable: bool
+    by_kernel: bool
+
+
+def memory(program: Program, steps: Sequence[KernelCall | Extern], lives: Lifetimes) -> Memory:
+    """The plan with the most temps in shared memory whose peak, at the hinted sizes, is that of none but for SLACK."""
+    found = _lives(program, steps, lives)
+    movable = sorted((x for x in found if x.movable), key=lambda x: x.hint)
+    limit = SLACK + _peak((x.begin, x.end, x.hint) for x in found)
+    hints = {s.name: s.hint for s in program.symbols}
+    best, low, high = _Packing(), 0, len(movable)
+    count = high
+    while low < high:
+        tried = _first_within(limit, movable[:count], found, hints)
+        if tried is None:
+            high = count - 1
+        else:
+            best, low = tried, count
+        count = (low + high + 1) // 2
+    return _timeline(_free_name(program), best, found, lives)
+
+
+def _lives(
+    program: Program, steps: Sequence[KernelCall | Extern], lives: Lifetimes
+) -> tuple[Life, ...]:
+    table, hints = program.table, {s.name: s.hint for s in program.symbols}
+    kept = {o.buffer for o in program.outputs if isinstance(o, TensorRef)}
+    kept |= {m.source for m in program.mutations}
+    for step in steps:
+        kept |= reads(step) if isinstance(step, Extern) else set()
+    end = {name: k for k, names in enumerate(lives.dead) for name in names}
+    found: list[Life] = []
+    for k, step in enumerate(steps):
+        born = lives.born[k]
+        for name in (*born, *(n for n in _outs(step) if n and n not in born)):
+            b = table[name]
+            size = extent_bytes(b.dtype, b.shape, b.strides)
+            hint = 0 if size is None else size.evaluate(hints)
+            fits = size is not None and name in born and name not in kept and name in end
+            last = end.get(name, len(steps))
+            found.append(Life(name, k, last, size or const(0), hint, fits, name in born))
+    return tuple(found)
+
+
+def _outs(step: KernelCall | Extern) -> tuple[str, ...]:
+    return step.outs if isinstance(step, Extern) else ()
+
+
+def _first_within(
+    limit: int, chosen: Sequence[Life], found: Sequence[Life], hints: Mapping[str, int]
+) -> _Packing | None:
+    for homes in (found, ()):
+        packing = _packed(chosen, homes)
+        if _peak(_pieces(packing, found, hints)) <= limit:
+            return packing
+    return None
+
+
+# -- packing
+
+
+@dataclass
+class _Bin:
+    """Bytes of one slot and what is taken of them at each step. ``most``: no more than these."""
+
+    home: str
+    slot: int
+    most: int | None = None
+    top: int = 0
+    taken: dict[int, list[tuple[int, int]]] = field(
+        default_factory=dict[int, list[tuple[int, int]]]
+    )
+
+    def gap(self, life: Life, size: int, limit: int) -> int | None:
+        """The start of the smallest gap below ``limit`` that ``size`` bytes fit in for a whole life."""
+        best: tuple[int, int] | None = None
+        at = 0
+        for start, end in (*self.busy(life), (limit, limit)):
+            room = start - at
+            if room >= size and (best is None or room < best[0]):
+                best = (room, at)
+            at = max(at, end)
+        return None if best is None else best[1]
+
+    def busy(self, life: Life) -> list[tuple[int, int]]:
+        steps = range(life.begin, life.end + 1)
+        return sorted({piece for k in steps for piece in self.taken.get(k, ())})
+
+    def take(self, life: Life, offset: int, size: int) -> Spot:
+        self.top = max(self.top, offset + size)
+        for k in range(life.begin, life.end + 1):
+            self.taken.setdefault(k, []).append((offset, offset + size))
+        return Spot(self.home, self.slot, offset)
+
+
+@dataclass
+class _Packing:
+    """The arena is called "" until all is known."""
+
+    slots: list[Expr] = field(default_factory=list[Expr])
+    spots: dict[str, Spot] = field(default_factory=dict[str, Spot])
+
+
+def _packed(chosen: Sequence[Life], homes: Iterable[Life]) -> _Packing:
+    waiting = _Homes(homes, {x.name for x in chosen})
+    packing = _Packing()
+    order = sorted(chosen, key=lambda x: (-x.hint, -x.end, x.name))
+    static = _Bin("", 0)
+    for x in (x for x in order if x.size.is_const):
+        packing.spots[x.name] = _place_static(x, static, waiting)
+    if any(not spot.home for spot in packing.spots.values()):
+        packing.slots.append(const(static.top))
+    slots: dict[Expr, list[_Bin]] = {}
+    for x in (x for x in order if not x.size.is_const):
+        packing.spots[x.name] = _place_symbolic(x, slots, packing.slots, waiting)
+    return packing
+
+
+def _place_static(x: Life, static: _Bin, waiting: _Homes) -> Spot:
+    """In what the arena has already, else in a home, else the arena grows."""
+    size = -(-x.size.value // ALIGNMENT) * ALIGNMENT
+    offset = static.gap(x, size, static.top)
+    if offset is not None:
+        return static.take(x, offset, size)
+    for home in waiting.after(x):
+        if not home.most or home.most < x.size.value:
+            continue
+        offset = home.gap(x, size, -(-home.most // ALIGNMENT) * ALIGNMENT)
+        if offset is not None and offset + x.size.value <= home.most:
+            return home.take(x, offset, size)
+    return static.take(x, max((end for _, end in static.busy(x)), default=0), size)
+
+
+def _place_symbolic(
+    x: Life, slots: dict[Expr, list[_Bin]], sizes: list[Expr], waiting: _Homes
+) -> Spot:
+    own = slots.setdefault(x.size, [])
+    free = (b for b in (*own, *waiting.equal(x)) if not b.busy(x))
+    found = next(free, None)
+    if found is None:
+        found = _Bin("", len(sizes))
+        sizes.append(x.size)
+        own.append(found)
+    return found.take(x, 0, 1)
+
+
+class _Homes:
+    """Tensors of their own that kernels make, whose memory is free before that."""
+
+    def __init__(self, lives: Iterable[Life], moved: set[str]) -> None:
+        own = [x for x in lives if x.by_kernel and x.name not in moved]
+        self._bins: list[tuple[Life, _Bin]] = [
+            (x, _Bin(x.name, 0, x.size.value if x.size.is_const else None)) for x in own
+        ]
+
+    def after(self, life: Life) -> list[_Bin]:
+        """Those of constant size that come soonest after a life has ended."""
+        return [b for x, b in self._next(life) if x.size.is_const]
+
+    def equal(self, life: Life) -> list[_Bin]:
+        return [b for x, b in self._next(life) if x.size == life.size]
+
+    def _next(self, life: Life) -> list[tuple[Life, _Bin]]:
+        return list(islice((pair for pair in self._bins if pair[0].begin > life.end), MAX_HOMES))
+
+
+# -- when
+
+
+def _peak(pieces: Iterable[tuple[int, int, int]]) -> int:
+    """The most bytes at once of (first step, last step, bytes), each rounded up."""
+    change: dict[int, int] = {}
+    for begin, end, size in pieces:
+        rounded = -(-size // ALIGNMENT) * ALIGNMENT
+        change[begin] = change.get(begin, 0) + rounded
+        change[end + 1] = change.get(end + 1, 0) - rounded
+    now = most = 0
+    for k in sorted(change):
+        now += change[k]
+        most = max(most, now)
+    return most
+
+
+def _pieces(
+    packing: _Packing, found: Sequence[Life], hints: Mapping[str, int]
+) -> Iterable[tuple[int, int, int]]:
+    begins = _begins(packing, found)
+    moved = [x for x in found if x.name in packing.spots]
+    for x in found:
+        if x.name not in packing.spots:
+            yield begins[x.name], x.end, x.hint
+    inside = [x for x in moved if not packing.spots[x.name].home]
+    for slot in packing.slots:
+        size = slot.evaluate(hints)
+        yield min(x.begin for x in inside), max(x.end for x in inside), size
+
+
+def _begins(packing: _Packing, found: Sequence[Life]) -> dict[str, int]:
+    """When each piece of memory must exist: a home as soon as something lies in it."""
+    begins = {x.name: x.begin for x in found}
+    for x in found:
+        spot = packing.spots.get(x.name)
+        if spot is not None and spot.home:
+            begins[spot.home] = min(begins[spot.home], x.begin)
+    return begins
+
+
+def _timeline(arena: str, packing: _Packing, found: Sequence[Life], lives: Lifetimes) -> Memory:
+    begins = _begins(packing, found)
+    made: list[list[str]] = [[] for _ in lives.born]
+    gone = [list(names) for names in lives.dead]
+    inside = [x for x in found if x.name in packing.spots and not packing.spots[x.name].home]
+    if inside:
+        made[min(x.begin for x in inside)].append(arena)
+        gone[max(x.end for x in inside)].append(arena)
+    for x in sorted(found, key=lambda x: x.name in packing.spots):
+        if x.by_kernel:
+            made[begins[x.name]].append(x.name)
+    spots = {
+        name: Spot(s.home or arena, s.slot, s.offset) for name, s in sorted(packing.spots.items())
+    }
+    return Memory(
+        arena, tuple(packing.slots), spots, tuple(map(tuple, made)), tuple(map(tuple, gone))
+    )
+
+
+def _free_name(program: Program) -> str:
+    name = "arena"
+    while name in program.table:
+        name += "_"
+    return name
