@@ -22,7 +22,7 @@ from stax.ir.float8 import FLOAT8
 from stax.ir.kernel import Kernel, Statement
 from stax.ir.ops import SCALAR_OPS
 from stax.ir.program import Arg, Buffer, Computation, Extern, Listed, Literal, Program, TensorRef
-from stax.ir.value import Value, load_parts, walk
+from stax.ir.value import Value, load_parts, scatter_parts, walk
 
 Array = NDArray[Any]
 
@@ -69,7 +69,9 @@ def run(
     }
     with np.errstate(all="ignore"):
         for node in program.nodes:
-            if isinstance(node, Computation):
+            if isinstance(node, Computation) and node.body.op == "scatter":
+                memory[node.out] = _scattered(node, table, memory, sizes)
+            elif isinstance(node, Computation):
                 memory[node.out] = _stored(
                     table[node.out], _computed(node, table, memory, sizes), sizes
                 )
@@ -198,6 +200,47 @@ def _computed(
     space = Space(extents, {**sizes, **_grid([a.name for a in axes], extents)}, arrays, {})  # type: ignore[arg-type]
     full = np.broadcast_to(evaluate(node.body, space), extents)
     return full if node.combine is None else _reduce(node.combine, full, len(node.axes))
+
+
+def _scattered(
+    node: Computation,
+    table: Mapping[str, Buffer],
+    memory: Mapping[str, Array],
+    sizes: Mapping[str, int],
+) -> Array:
+    """The base's storage after the scatter; the base itself stays as it was."""
+    base = str(node.body.attr[0])
+    after = {**memory, base: memory[base].copy()}
+    extents = _ints([a.extent for a in node.axes], sizes)
+    arrays = {name: _logical(table[name], after, sizes) for name in node.body.buffers}
+    space = Space(extents, {**sizes, **_grid([a.name for a in node.axes], extents)}, arrays, {})
+    _scatter(node.body, space)
+    return after[base]
+
+
+def _scatter(root: Value, space: Space) -> None:
+    """Change the elements of the scatter's array in place. All indices are checked, also where the mask is false."""
+    parts = scatter_parts(root)
+    assert parts is not None
+    roots = (parts.value, *parts.indices, *(() if parts.mask is None else (parts.mask,)))
+    value, *places = (np.broadcast_to(evaluate(v, space), space.shape).ravel() for v in roots)
+    array = space.arrays[parts.buffer]
+    if parts.mask is not None:
+        chosen = places.pop()
+        value, places = value[chosen], [p[chosen] for p in places]
+    for dim, place in enumerate(places):
+        if place.size and (place.min() < 0 or place.max() >= array.shape[dim]):
+            raise VerifyError(
+                f"scatter into {parts.buffer} out of bounds in dimension {dim}",
+                expected=f"0 .. {array.shape[dim] - 1}",
+                found=f"{place.min()} .. {place.max()}",
+            )
+    if not value.size:
+        return
+    if parts.mode == "add":
+        np.add.at(array, tuple(places), value)
+    else:
+        array[tuple(places)] = value
 
 
 def evaluate(root: Value, space: Space) -> Array:
@@ -366,7 +409,7 @@ def _identity(combine: str, dtype: np.dtype[Any]) -> Any:
 
 
 def run_kernel(kernel: Kernel, arrays: Mapping[str, Array], sizes: Mapping[str, int]) -> None:
-    """Run a kernel on flat arrays by pointer name; "out" and "inout" ones are written in place."""
+    """Run a kernel on flat arrays by pointer name; "out", "inout" and "update" ones are written in place."""
     axes = [*kernel.axes, *kernel.reduce_axes]
     extents = _ints([a.extent for a in axes], sizes)
     symbols: dict[str, int | Array] = {**sizes, **_grid([a.name for a in axes], extents)}
@@ -378,6 +421,9 @@ def run_kernel(kernel: Kernel, arrays: Mapping[str, Array], sizes: Mapping[str, 
     with np.errstate(all="ignore"):
         for statement in kernel.statements:
             space = rows if statement.space == "x" else every
+            if statement.body.op == "scatter":
+                _scatter(statement.body, space)
+                continue
             locals_[statement.name] = value = _statement(statement, space, rank)
             stored = rows if statement.combine else space
             for store in statement.stores:

@@ -15,7 +15,8 @@ from stax.ir.value import Value
 
 @dataclass(frozen=True)
 class Pointer:
-    """A pointer parameter to ``dtype`` elements. ``kind``: "in", "out", or "inout" (read and written at the same element)."""
+    """A pointer parameter to ``dtype`` elements. ``kind``: "in", "out", "inout" (read and written at the same element), or
+    "update" (it holds values before the kernel, which changes some by a scatter and reads none)."""
 
     name: str
     kind: str
@@ -48,7 +49,9 @@ class Statement:
     ``space`` "x": one value a point of the outer axes; "xr": one a point of (axes, reduce_axes). With ``combine``
     (space "xr") the result is the reduction of body over reduce_axes: one value a point of axes, usable by later
     statements as Value("local", name) in either space. A local of an "xr" statement without combine is usable only in
-    "xr" statements, at the same point. Loads are kernel-level: rank 1, offset in elements; attr[0] names a Pointer.
+    "xr" statements, at the same point. A body that is a scatter, into an "update" pointer, has neither stores nor combine,
+    and runs once at each point of ``space``; nothing uses its value. Loads and scatters are kernel-level: rank 1, offset
+    in elements; attr[0] names a Pointer.
     """
 
     name: str

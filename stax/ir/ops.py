@@ -113,7 +113,11 @@ _ROWS: tuple[Row, ...] = (
 SCALAR_OPS = {row[0]: ScalarOp(*row) for row in _ROWS}
 
 # Leaves and structure of a Value, besides the scalar operators.
-STRUCTURAL_OPS = ("const", "index", "load", "local", "cast", "where", "bound")
+STRUCTURAL_OPS = ("const", "index", "load", "local", "cast", "where", "bound", "scatter")
+
+# What a scatter does with the element at its place, and the dtypes in which every target can add without a lock.
+SCATTER_MODES = ("set", "add")
+ADDED_DTYPES = ("int32", "int64", "float32", "float64")
 
 # How a reduction combines: its identity is spelled by each target.
 COMBINES = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")

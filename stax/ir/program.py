@@ -58,6 +58,9 @@ class Computation:
     """One loop nest: for every point of ``axes``, ``out[axes] = body`` or, with ``combine``, the reduction of body over
     ``reduce_axes``. ``out``'s shape equals the extents of ``axes`` in order, and its dtype equals body.dtype (int64 for
     argmax and argmin, whose value is the row-major position in reduce_axes of the first extreme, NaN counting as extreme).
+
+    A body that is a scatter runs over axes of its own: ``out`` is the scatter's buffer, the *base*, after all points. The
+    base is a temp with the layout of ``out`` that nothing else reads, so that ``out`` may take over its memory.
     """
 
     out: str

@@ -28,7 +28,7 @@ from stax.ir.program import (
     TensorRef,
     contiguous,
 )
-from stax.ir.value import Value, load_parts, walk
+from stax.ir.value import Value, load_parts, scatter_parts, walk
 
 LEAVES = ("const", "index", "local")
 ORIGIN_COLUMN = 72
@@ -101,6 +101,8 @@ def _node(node: Node, outs: dict[str, Buffer]) -> list[str]:
         head = ", ".join(_declared(outs[b]) if b else "_" for b in node.outs)
         return [f"{head} = {call}", *([] if node.origin.op == node.target else [f"    {origin}"])]
     how = "" if node.combine is None else f"{node.combine} over {_axes(node.reduce_axes)}"
+    if node.body.op == "scatter":
+        how = f"scatter over {_axes(node.axes)}"
     head = f"{_declared(outs[node.out])} = {how}".rstrip()
     return [
         f"{head.ljust(ORIGIN_COLUMN)} {origin}",
@@ -172,6 +174,11 @@ def _value(value: Value, args: Sequence[str]) -> str:
         places = ", ".join(_place(i, text) for i, text in zip(indices, args))
         masked = "" if mask is None else f" if {args[len(indices)]} else {other!r}"
         return f"{name}[{places}{masked}]"
+    parts = scatter_parts(value)
+    if parts is not None:
+        places = ", ".join(_place(i, text) for i, text in zip(parts.indices, args[1:]))
+        masked = "" if parts.mask is None else f" if {args[-1]}"
+        return f"{parts.buffer}[{places}{masked}] {'+=' if parts.mode == 'add' else '='} {args[0]}"
     return f"{value.op}({', '.join(args)})"
 
 

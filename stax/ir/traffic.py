@@ -9,7 +9,7 @@ affine offsets that do not overlap themselves:
 - comparisons with a number in the mask of a load narrow a digit; any other mask is taken as true;
 - an access within the box of another of the same pointer adds nothing (the halves of a rotation are within the whole),
   and all of one pointer touch at most what lies between their outermost ends; other overlap counts twice;
-- a computed offset touches one element a point, at most what its bounds allow.
+- a computed offset touches one element a point, at most what its bounds allow; a sum at computed places reads them too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stax.ir.dtypes import DTYPES
 from stax.ir.expr import Expr
 from stax.ir.kernel import Kernel, Statement
 from stax.ir.ranges import Range, bounds, sym_of
-from stax.ir.value import Value, load_parts, walk
+from stax.ir.value import Value, load_parts, scatter_parts, walk
 
 Sizes = Mapping[str, int]
 Span = tuple[int, int]
@@ -158,12 +158,18 @@ class _Space:
             for value in s.body.loads if self.points[s.space] else ():
                 pointer, (offset,), mask, _ = load_parts(value)
                 yield pointer, (offset, mask), self._box(offset, mask)
+            parts = scatter_parts(s.body)
+            if parts is not None and parts.mode == "add" and self.points[s.space]:
+                yield parts.buffer, parts.indices, self._box(parts.indices[0], parts.mask)
 
     def stores(self, statements: Iterable[Statement]) -> Iterator[tuple[str, object, _Box]]:
         """Likewise of every store; a reduction is stored once a point of the outer axes, also one of nothing."""
         for s in statements:
             for store in s.stores if self.points["x" if s.combine else s.space] else ():
                 yield store.pointer, store.offset, self._affine(store.offset, None)
+            parts = scatter_parts(s.body)
+            if parts is not None and self.points[s.space]:
+                yield parts.buffer, parts.indices, self._box(parts.indices[0], parts.mask)
 
     def bytes_of(self, accesses: Iterable[tuple[str, object, _Box]]) -> dict[str, int]:
         """Bytes touched, by pointer in order of first access."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 
@@ -30,6 +31,9 @@ class Value:
       where             args (condition: bool, a, b)
       bound             args (index: int64,), attr (extent Expr,): the index itself, and an IndexError at run time
                         when it is not in 0 .. extent-1
+      scatter           attr (buffer, rank, mode); args are the value, ``rank`` int64 indices, then optionally a bool mask.
+                        Only as the root of a body: at every point where the mask is true the element of ``buffer`` at the
+                        indices becomes the value (mode "set": any one of several to the same place) or grows by it ("add").
     """
 
     __slots__ = ("__dict__", "args", "attr", "dtype", "key", "op")
@@ -76,6 +80,12 @@ class Value:
     def loads(self) -> tuple[Value, ...]:
         """Every load in the DAG, each once, in evaluation order."""
         return tuple(v for v in walk(self) if v.op == "load")
+
+    @cached_property
+    def buffers(self) -> tuple[str, ...]:
+        """Every buffer that the DAG reads or, by a scatter, changes; each once."""
+        names = [str(v.attr[0]) for v in self.loads]
+        return tuple(dict.fromkeys((*names, str(self.attr[0])) if self.op == "scatter" else names))
 
     @cached_property
     def size(self) -> int:
@@ -180,6 +190,18 @@ def bound(value: Value, extent: Expr | int) -> Value:
     return Value("bound", "int64", (cast(value, "int64"),), (const(extent),))
 
 
+def scatter(
+    buffer: str,
+    value: Value,
+    indices: Sequence[Expr | int | Value],
+    mask: Value | None = None,
+    mode: str = "set",
+) -> Value:
+    places = tuple(i if isinstance(i, Value) else index(i) for i in indices)
+    extra = () if mask is None else (mask,)
+    return Value("scatter", value.dtype, (value, *places, *extra), (buffer, len(places), mode))
+
+
 def scalar(op: str, *args: Value) -> Value:
     """Apply a scalar operator; the arguments must already agree in dtype."""
     row = SCALAR_OPS.get(op)
@@ -229,3 +251,24 @@ def load_parts(node: Value) -> tuple[str, tuple[Value, ...], Value | None, objec
     assert isinstance(buffer, str) and isinstance(rank, int)
     mask = node.args[rank] if len(node.args) > rank else None
     return buffer, node.args[:rank], mask, other
+
+
+@dataclass(frozen=True)
+class ScatterParts:
+    """A scatter taken apart."""
+
+    buffer: str
+    value: Value
+    indices: tuple[Value, ...]
+    mask: Value | None
+    mode: str
+
+
+def scatter_parts(root: Value) -> ScatterParts | None:
+    """The parts of a body that is a scatter; None for any other body."""
+    if root.op != "scatter":
+        return None
+    buffer, rank, mode = root.attr
+    assert isinstance(buffer, str) and isinstance(rank, int) and isinstance(mode, str)
+    mask = root.args[1 + rank] if len(root.args) > 1 + rank else None
+    return ScatterParts(buffer, root.args[0], root.args[1 : 1 + rank], mask, mode)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from stax.base.errors import VerifyError
+from stax.ir import scattering
 from stax.ir.dtypes import DTYPES
 from stax.ir.expr import Expr, sym
 from stax.ir.kernel import Kernel, Pointer, Statement, Store
@@ -23,7 +24,7 @@ from stax.ir.program import (
     TensorRef,
 )
 from stax.ir.ranges import Ranges, nonneg, positive
-from stax.ir.value import Value, load_parts, walk
+from stax.ir.value import Value, load_parts, scatter_parts, walk
 
 HALVES = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
@@ -73,6 +74,7 @@ def verify_program(program: Program) -> None:
             _argument(f"output {k}", out, table, ready, sizes)
     for mutation in program.mutations:
         _mutation(mutation, table, ready)
+    scattering.bases(program)
 
 
 def _buffer(buffer: Buffer, sizes: frozenset[str]) -> None:
@@ -115,7 +117,10 @@ def _computation(
 ) -> None:
     out = table[node.out]
     extents = tuple(a.extent for a in node.axes)
-    if extents != out.shape:
+    parts = scatter_parts(node.body)
+    if parts is not None:
+        scattering.computation(where, node, parts, table, ready)
+    elif extents != out.shape:
         raise _fail(where, "axes do not span the buffer", out.shape, extents)
     _reduction(where, node.combine, node.reduce_axes)
     dtype = "int64" if node.combine in ("argmax", "argmin") else node.body.dtype
@@ -129,6 +134,8 @@ def _computation(
         _value(where, value, known)
         if value.op == "local":
             raise _fail(where, f"a local in a program: {value}")
+        if value.op == "scatter" and value is not node.body:
+            raise _fail(where, "a scatter inside a value", "at the root of a body", value)
         if value.op == "load":
             _program_load(where, value, table, ready)
 
@@ -292,8 +299,12 @@ def _statement(
         raise _fail(
             where, "bad combine", f"one of {', '.join(COMBINES)} in space xr", statement.combine
         )
+    if statement.body.op == "scatter":
+        scattering.statement(where, statement, pointers)
     for value in walk(statement.body):
         _value(where, value, known)
+        if value.op == "scatter" and value is not statement.body:
+            raise _fail(where, "a scatter inside a value", "at the root of a body", value)
         if value.op == "local":
             _local(where, value, statement, defined)
         elif value.op == "load":
@@ -306,6 +317,8 @@ def _local(
     source = defined.get(str(value.attr[0]))
     if source is None:
         raise _fail(where, f"local {value.attr[0]} is used before it is defined")
+    if source.body.op == "scatter":
+        raise _fail(where, f"local {source.name} is a scatter, which has no value")
     if source.dtype != value.dtype:
         raise _fail(where, f"dtype of local {source.name}", source.dtype, value.dtype)
     if source.space == "xr" and source.combine is None and statement.space == "x":
@@ -315,12 +328,12 @@ def _local(
 def _kernel_load(where: str, value: Value, pointers: Mapping[str, Pointer]) -> None:
     name, indices, _, _ = load_parts(value)
     pointer = pointers.get(name)
-    if pointer is None or pointer.kind == "out":
+    if pointer is None or pointer.kind in ("out", "update"):
         raise _fail(
             where,
             f"load from {name}",
             "an in or inout pointer",
-            "an out pointer" if pointer else "nothing",
+            f"an {pointer.kind} pointer" if pointer else "nothing",
         )
     if len(indices) != 1:
         raise _fail(where, f"rank of a load of {name}", 1, len(indices))
@@ -336,12 +349,12 @@ def _store(
     known: frozenset[str],
 ) -> None:
     pointer = pointers.get(store.pointer)
-    if pointer is None or pointer.kind == "in":
+    if pointer is None or pointer.kind in ("in", "update"):
         raise _fail(
             where,
             f"store to {store.pointer}",
             "an out or inout pointer",
-            "an in pointer" if pointer else "nothing",
+            f"an {pointer.kind} pointer" if pointer else "nothing",
         )
     if pointer.dtype != statement.dtype:
         raise _fail(where, f"dtype of a store to {pointer.name}", pointer.dtype, statement.dtype)
@@ -365,8 +378,9 @@ def _stores(kernel: Kernel, pointers: Mapping[str, Pointer]) -> None:
                 )
             offsets.add(store.offset.text)
     for pointer in pointers.values():
-        if pointer.kind != "in" and pointer.name not in seen:
+        if pointer.kind in ("out", "inout") and pointer.name not in seen:
             raise _fail("kernel", f"{pointer.name} is never stored")
+    scattering.updates(kernel)
 
 
 def _overlaps(offset: Expr, axes: Sequence[Axis], ranges: Ranges) -> bool:

@@ -11,7 +11,7 @@ from stax.capture.captured import Meta
 from stax.ir.expr import Expr, const
 from stax.ir.program import Axis, Buffer, Computation, Node, Origin, Symbol, TensorRef, contiguous
 from stax.ir.ranges import Range
-from stax.ir.value import Value
+from stax.ir.value import Value, cast, scatter
 from stax.lower import views
 from stax.lower.scalars import Operand, operand_value, read
 from stax.lower.views import Shape, View, axis_name, whole
@@ -30,8 +30,11 @@ Result = View | Expr | Declined | None | list["Result"]
 class Builder:
     """Collects buffers and nodes in order. The only mutable thing of lowering."""
 
-    def __init__(self, symbols: tuple[Symbol, ...], options: Options) -> None:
+    def __init__(
+        self, symbols: tuple[Symbol, ...], options: Options, deterministic: bool = False
+    ) -> None:
         self.options = options
+        self.deterministic = deterministic
         self.symbols = symbols
         self.ranges: Mapping[str, Range] = {s.name: Range.of(s.lo, s.hi) for s in symbols}
         self.hints: Mapping[str, int] = {s.name: s.hint for s in symbols}
@@ -57,10 +60,12 @@ class Builder:
         device: str,
         combine: str | None = None,
         over: Sequence[Axis] = (),
+        result: Shape | None = None,
     ) -> View:
-        """One computation into a fresh temp; returns it as a whole view."""
+        """One computation over ``shape`` into a fresh temp (of shape ``result``, for a scatter); returns it as a whole
+        view."""
         dtype = "int64" if combine in ("argmax", "argmin") else body.dtype
-        buffer = self.temp(shape, strides, dtype, device)
+        buffer = self.temp(shape if result is None else result, strides, dtype, device)
         axes = tuple(Axis(axis_name(k), e) for k, e in enumerate(shape))
         self.nodes.append(Computation(buffer.name, axes, tuple(over), combine, body, origin))
         return whole(buffer)
@@ -101,9 +106,36 @@ class Call:
         meta = self.out if meta is None else meta
         strides = views.dense_strides(meta.shape, meta.strides, self.hints)
         made = self.builder.compute(meta.shape, strides, body, self.origin, meta.device)
+        return self._laid_out(made, strides, meta)
+
+    def _laid_out(self, made: View, strides: Shape, meta: Meta) -> View:
+        """A result, remembered under the strides that eager gives it."""
         if strides != meta.strides or meta.offset != 0:
             self.builder.layouts[made.buffer.name] = views.Layout(meta.strides, meta.offset)
         return made
+
+    def scatter(
+        self,
+        start: Value,
+        points: Shape,
+        value: Value,
+        places: Sequence[Expr | Value],
+        *,
+        mode: str = "set",
+        mask: Value | None = None,
+    ) -> View:
+        """A result that is ``start`` at every point, then changed as ``value`` says at ``places``, once for each of
+        ``points`` where the mask is true. Sums of a narrow type are taken in the type of ``start``."""
+        meta = self.out
+        strides = views.dense_strides(meta.shape, meta.strides, self.hints)
+        base = self.builder.compute(meta.shape, strides, start, self.origin, meta.device)
+        body = scatter(base.buffer.name, value, places, mask, mode)
+        made = self.builder.compute(
+            points, strides, body, self.origin, meta.device, result=meta.shape
+        )
+        if start.dtype != meta.dtype:
+            return self.fill(cast(read(made), meta.dtype))
+        return self._laid_out(made, strides, meta)
 
     def operand(self, operand: Operand, dtype: str) -> Value:
         """An operand as a value of ``dtype`` at every point of the result, broadcast."""

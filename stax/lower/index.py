@@ -1,11 +1,11 @@
-"""Rules of gathers, and of scatters whose place is known without data. Other scatters are left to torch.
+"""Rules of gathers, and of scatters whose place is known without data.
 
 An index out of range raises IndexError at run time; only where eager counts negative ones from the end do we.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stax.ir.expr import Expr, const, product
 from stax.ir.value import Value, bound, cast, constant, index, scalar, where
@@ -13,9 +13,9 @@ from stax.lower import views
 from stax.lower.build import Call, Declined, Table
 from stax.lower.create import at_least, less
 from stax.lower.pointwise import both
-from stax.lower.scalars import Operand, read
+from stax.lower.scalars import read
 from stax.lower.view import slice_start, wrap_dim
-from stax.lower.views import View, axis
+from stax.lower.views import Shape, View, axis
 
 Int = int | Expr
 
@@ -70,32 +70,42 @@ def index_tensor(c: Call, x: View, indices: Sequence[View | None]) -> View | Dec
     """x[indices]: the broadcast indices stand where the first of them does when they are neighbours, else in front."""
     if any(v is not None and v.dtype in ("bool", "uint8") for v in indices):
         return Declined("a mask as index: the size of the result is data")
-    return c.fill(read(x, _places(c, x, indices, checked_too=True)))
+    return c.fill(read(x, places_of(c, x, indices, c.out.shape, wrapped)))
 
 
 def unsafe_index(c: Call, x: View, indices: Sequence[View | None]) -> View | Declined:
     if any(v is not None and v.dtype in ("bool", "uint8") for v in indices):
         return Declined("a mask as index: the size of the result is data")
-    return c.fill(read(x, _places(c, x, indices, checked_too=False)))
+    return c.fill(read(x, places_of(c, x, indices, c.out.shape, from_end)))
 
 
-def _places(
-    c: Call, x: View, indices: Sequence[View | None], checked_too: bool
-) -> list[Expr | Value]:
+def first_place(indices: Sequence[View | None]) -> int:
+    """The dimension of x[indices] at which the broadcast indices stand."""
     used = [k for k, v in enumerate(indices) if v is not None]
+    return used[0] if used == list(range(used[0], used[-1] + 1)) else 0
+
+
+def places_of(
+    c: Call,
+    x: View,
+    indices: Sequence[View | None],
+    shape: Shape,
+    place: Callable[[Value, Expr], Value],
+) -> list[Expr | Value]:
+    """The element of x at each point of ``shape``, the shape of x[indices]; ``place`` checks an index."""
+    first = first_place(indices)
     rank = max(v.rank for v in indices if v is not None)
-    first = used[0] if used == list(range(used[0], used[-1] + 1)) else 0
-    target = c.out.shape[first : first + rank]
+    target = shape[first : first + rank]
     shift = {views.axis_name(k): axis(first + k) for k in range(rank)}
     at: list[Expr | Value] = []
-    free = iter([k for k in range(len(c.out.shape)) if not first <= k < first + rank])
+    free = iter([k for k in range(len(shape)) if not first <= k < first + rank])
     for k in range(x.rank):
         v = indices[k] if k < len(indices) else None
         if v is None:
             at.append(axis(next(free)))
             continue
         value = read(v, [p.subs(shift) for p in views.broadcast(v.shape, target, c.hints)])
-        at.append((wrapped if checked_too else from_end)(value, x.shape[k]))
+        at.append(place(value, x.shape[k]))
     return at
 
 
@@ -143,43 +153,6 @@ def diagonal_scatter(
     return c.fill(where(inside, cast(read(source, [*at, along], inside), x.dtype), read(x)))
 
 
-def scatter(
-    c: Call, x: View, dim: int, indices: View, source: Operand, **unused: object
-) -> View | Declined:
-    """With one index a line along ``dim`` each element knows whether it is the one that is written."""
-    dim = wrap_dim(dim, x.rank)
-    if not x.rank or indices.shape[dim] != 1 or unused:
-        return Declined("a scatter to places that are data")
-    at = [const(0) if k == dim else axis(k) for k in range(x.rank)]
-    covered: Value | None = None
-    for k in range(x.rank):
-        if k != dim and indices.shape[k] != x.shape[k]:
-            below = less(axis(k), indices.shape[k])
-            covered = below if covered is None else both(covered, below)
-    place = checked(read(indices, at, covered), x.shape[dim])
-    hit = scalar("eq", place, index(axis(dim)))
-    hit = hit if covered is None else both(covered, hit)
-    value = (
-        read(source, at, covered)
-        if isinstance(source, View) and source.rank
-        else c.operand(source, x.dtype)
-    )
-    return c.fill(where(hit, cast(value, x.dtype), read(x)))
-
-
-def index_put(
-    c: Call, x: View, indices: Sequence[View | None], values: Operand, accumulate: bool = False
-) -> View | Declined:
-    """x[mask] = number is a choice; every other form has places that are data."""
-    mask = indices[0]
-    single = len(indices) == 1 and isinstance(mask, View) and mask.dtype == "bool"
-    if accumulate or not single or not isinstance(values, View) or values.rank:
-        return Declined("a scatter to places that are data")
-    assert isinstance(mask, View)
-    chosen = read(mask, [axis(k) for k in range(mask.rank)])
-    return c.fill(where(chosen, c.operand(values, x.dtype), read(x)))
-
-
 RULES: Table = {
     "aten.embedding.default": embedding,
     "aten.index_select.default": index_select,
@@ -190,7 +163,4 @@ RULES: Table = {
     "aten.slice_scatter.default": slice_scatter,
     "aten.select_scatter.default": select_scatter,
     "aten.diagonal_scatter.default": diagonal_scatter,
-    "aten.index_put.default": index_put,
-    "aten.scatter.value": scatter,
-    "aten.scatter.src": scatter,
 }

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import torch.fx
 
+from stax.artifact.guards import StateGuard
 from stax.base.errors import VerifyError
 from stax.base.options import Options
 from stax.capture.captured import Captured, Meta
@@ -38,7 +39,8 @@ Env = dict[torch.fx.Node, Result]
 def lower(captured: Captured, *, options: Options) -> Program:
     """The Program of a captured graph. Raises MissingRule for an operator without a rule under
     strict_native, CaptureError for a read of an empty tensor."""
-    builder = Builder(captured.symbols, options)
+    exact = StateGuard("deterministic", "True") in captured.guards.guards
+    builder = Builder(captured.symbols, options, exact)
     env: Env = {}
     names = iter(captured.inputs)
     constants = {name for name, _ in captured.constants}

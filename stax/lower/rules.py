@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from stax.lower import activation, create, index, logic, norm, pointwise, pool, random, reduce, view
+from stax.lower import (
+    activation,
+    create,
+    index,
+    logic,
+    norm,
+    pointwise,
+    pool,
+    random,
+    reduce,
+    scatter,
+    view,
+)
 from stax.lower.build import Table
 
 FAMILIES: tuple[tuple[str, Table], ...] = (
@@ -13,6 +25,7 @@ FAMILIES: tuple[tuple[str, Table], ...] = (
     ("view", view.RULES),
     ("create", create.RULES),
     ("index", index.RULES),
+    ("scatter", scatter.RULES),
     ("norm", norm.RULES),
     ("pool", pool.RULES),
     ("random", random.RULES),

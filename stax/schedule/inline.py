@@ -99,11 +99,15 @@ def share(program: Program) -> Program:
     seen: dict[object, str] = {}
     table = program.table
     pinned = _pinned(program)
+    bases = scattered(program)
     nodes: list[Node] = []
     for node in program.nodes:
         node = rename_node(node, alias)
         if isinstance(node, Computation):
             node = _canonical_axes(node)
+            if node.out in bases:  # its memory will hold other values: no second reader
+                nodes.append(node)
+                continue
             buffer = table[node.out]
             key = (
                 node.axes,
@@ -125,6 +129,15 @@ def _pinned(program: Program) -> set[str]:
     """Buffers that must stay distinct: outputs and sources of mutations."""
     names = {o.buffer for o in program.outputs if isinstance(o, TensorRef)}
     return names | {m.source for m in program.mutations}
+
+
+def scattered(program: Program) -> set[str]:
+    """The bases of scatters."""
+    return {
+        str(n.body.attr[0])
+        for n in program.nodes
+        if isinstance(n, Computation) and n.body.op == "scatter"
+    }
 
 
 def _canonical_axes(node: Computation) -> Computation:
@@ -201,7 +214,7 @@ def drop_dead(program: Program) -> Program:
 def reads(node: Node) -> set[str]:
     """Buffers that a node reads."""
     if isinstance(node, Computation):
-        return {str(v.attr[0]) for v in node.body.loads}
+        return set(node.body.buffers)
     return {ref.buffer for ref in tensor_refs((*node.args, *(a for _, a in node.kwargs)))}
 
 
@@ -239,6 +252,7 @@ def inline_producers(program: Program) -> tuple[Program, tuple[Decision, ...]]:
     facts = _facts(program)
     pinned = _pinned(program)
     readers, by_extern = _readers(program, facts)
+    bases = scattered(program)
     bodies: dict[str, Computation] = {}
     picked: dict[str, Computation] = {}
     nodes: list[Node] = []
@@ -249,7 +263,8 @@ def inline_producers(program: Program) -> tuple[Program, tuple[Decision, ...]]:
             continue
         few = {n: picked[n] for n in _few(node, facts) & picked.keys()}
         node = _absorb(node, ChainMap(few, bodies), facts)
-        why_not = refusal(node, facts.table, readers[node.out], pinned, by_extern)
+        why_not = "is changed by a scatter" if node.out in bases else ""
+        why_not = why_not or refusal(node, facts.table, readers[node.out], pinned, by_extern)
         decisions.append(
             Decision(f"inline {node.out} ({node.origin.op})", why_not == "", why_not or "cheap")
         )
@@ -326,6 +341,8 @@ def _must_stay(node: Computation) -> str:
     """Why no reader at all can compute ``node`` by itself; "" when one may."""
     if node.combine is not None:
         return "is a reduction"
+    if node.body.op == "scatter":
+        return "is a scatter"
     if node.body.size > MAX_INLINED_OPS:
         return f"has more than {MAX_INLINED_OPS} operations"
     return "checks an index" if any(v.op == "bound" for v in walk(node.body)) else ""

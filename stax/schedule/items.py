@@ -14,7 +14,8 @@ from stax.ir.value import Value, constant, load_parts, rebuild, rewrite
 
 @dataclass(frozen=True)
 class Item:
-    """A Computation whose axes of extent 1 are gone; ``coords`` are the coordinates of ``out`` it writes at each point."""
+    """A Computation whose axes of extent 1 are gone; ``coords`` are the coordinates of ``out`` it writes at each point (of a
+    scatter: the point itself)."""
 
     out: str
     axes: tuple[Axis, ...]
@@ -66,7 +67,7 @@ class Group:
 
     @property
     def reads(self) -> set[str]:
-        return {str(v.attr[0]) for m in self.members for v in m.body.loads}
+        return {name for m in self.members for name in m.body.buffers}
 
     @property
     def position(self) -> int:

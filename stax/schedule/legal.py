@@ -162,6 +162,9 @@ def objection(host: Group, placed: Sequence[Placed], symbols: Mapping[str, Range
     members = (*host.members, *placed)
     made = {m.item.out: m for m in members}
     for m in members:
+        reason = _scatter_objection(m, made, host)
+        if reason:
+            return reason
         for value in m.body.loads:
             producer = made.get(str(value.attr[0]))
             if producer is None:
@@ -171,6 +174,20 @@ def objection(host: Group, placed: Sequence[Placed], symbols: Mapping[str, Range
             )
             if reason:
                 return reason
+    return ""
+
+
+def _scatter_objection(member: Placed, made: Mapping[str, Placed], host: Group) -> str:
+    """Which points a scatter changes is data: all of its base must be there before, and nothing reads before all is done."""
+    if any(made[name].body.op == "scatter" for name in member.body.buffers if name in made):
+        return f"{member.item.out} reads what a scatter changes at computed places"
+    if member.body.op != "scatter":
+        return ""
+    base = str(member.body.attr[0])
+    if base in made:
+        return f"{member.item.out} changes {base} at computed places"
+    if host.device == "cpu" and host.frame.r:
+        return "a scatter on the CPU runs in order, beside no reduction"
     return ""
 
 

@@ -9,7 +9,18 @@ from stax.ir.expr import Expr, const, product, sym
 from stax.ir.kernel import Kernel, Pointer, Size, Statement, Store
 from stax.ir.program import Axis, Buffer, Program
 from stax.ir.ranges import Range, bounds, simplify
-from stax.ir.value import Value, cast, index, load_parts, rebuild, rewrite, scalar, walk
+from stax.ir.value import (
+    Value,
+    cast,
+    index,
+    load_parts,
+    rebuild,
+    rewrite,
+    scalar,
+    scatter,
+    scatter_parts,
+    walk,
+)
 from stax.ir.value import local as local_value
 from stax.schedule.items import Group, Placed
 
@@ -99,7 +110,7 @@ def _draft(
             continue
         body = _with_offsets(m, made, table, ranges)
         stores: tuple[Store, ...] = ()
-        if m.item.out in needed:
+        if m.item.out in needed and body.op != "scatter":
             offset = _affine(m.coords, table[m.item.out].strides)
             stores = (Store(m.item.out, simplify(offset, ranges)),)
         statements.append(Statement(m.item.out, m.space, m.item.combine, body, stores))
@@ -112,7 +123,7 @@ def _live(group: Group, needed: frozenset[str]) -> set[str]:
     for m in reversed(group.members):
         if m.item.out in needed or m.item.out in live:
             live.add(m.item.out)
-            live |= {str(v.attr[0]) for v in m.body.loads}
+            live |= set(m.body.buffers)
     return live
 
 
@@ -127,6 +138,10 @@ def _with_offsets(
     m: Placed, made: Mapping[str, Placed], table: Mapping[str, Buffer], ranges: Mapping[str, Range]
 ) -> Value:
     def swap(value: Value, args: tuple[Value, ...]) -> Value:
+        parts = scatter_parts(rebuild(value, args))
+        if parts is not None:
+            at = _offset_value(parts.indices, table[parts.buffer].strides, ranges)
+            return scatter(parts.buffer, parts.value, [at], parts.mask, parts.mode)
         if value.op != "load":
             return rebuild(value, args)
         name = str(value.attr[0])
@@ -303,14 +318,21 @@ def _needs_int64(draft: _Draft, table: Mapping[str, Buffer], ranges: Mapping[str
     if any(not _fits(e, ranges) for e in (*totals, *draft.exprs)):
         return True
     for s in draft.statements:
-        for value in s.body.loads:
-            if value.args[0].op == "index":
-                continue
-            buffer = table[str(value.attr[0])]
+        for name in _computed(s.body):
+            buffer = table[name]
             span = sum(((n - 1) * st for n, st in zip(buffer.shape, buffer.strides)), const(0))
             if not _fits(span, ranges):
                 return True
     return False
+
+
+def _computed(body: Value) -> Iterator[str]:
+    """Buffers that are read or changed at offsets that are no expressions."""
+    for value in body.loads:
+        if value.args[0].op != "index":
+            yield str(value.attr[0])
+    if body.op == "scatter":
+        yield str(body.attr[0])
 
 
 def _fits(e: Expr, ranges: Mapping[str, Range]) -> bool:
@@ -329,12 +351,14 @@ class _Names:
         table = program.table
         ins = _unique(str(v.attr[0]) for s in draft.statements for v in s.body.loads)
         outs = [s.pointer for st in draft.statements for s in st.stores]
-        self.tensors = (*ins, *outs)
+        changed = [str(s.body.attr[0]) for s in draft.statements if s.body.op == "scatter"]
+        self.tensors = (*ins, *outs, *changed)
         self.pointer_names = {n: f"in_ptr{k}" for k, n in enumerate(ins)}
-        self.out_names = {n: f"out_ptr{k}" for k, n in enumerate(outs)}
+        self.out_names = {n: f"out_ptr{k}" for k, n in enumerate((*outs, *changed))}
         self.pointers = tuple(
             [Pointer(self.pointer_names[n], "in", table[n].dtype) for n in ins]
             + [Pointer(self.out_names[n], "out", table[n].dtype) for n in outs]
+            + [Pointer(self.out_names[n], "update", table[n].dtype) for n in changed]
         )
         axis_names = {a.name for a in (*draft.x, *draft.r)}
         extents = [a.extent for a in (*draft.x, *draft.r)]
@@ -374,6 +398,9 @@ class _Names:
             return Value(
                 "load", value.dtype, args, (self.pointer_names[str(value.attr[0])], *value.attr[1:])
             )
+        if value.op == "scatter":
+            name = self.out_names[str(value.attr[0])]
+            return Value("scatter", value.dtype, args, (name, *value.attr[1:]))
         if value.op == "local":
             return Value("local", value.dtype, (), (self.locals[str(value.attr[0])],))
         return rebuild(value, args)

@@ -1,12 +1,12 @@
-"""Lifetimes: before which step each temp must exist and after which step nobody reads it again."""
+"""Memory of temps: which take over another's, before which step each must exist and after which nobody reads it again."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from stax.ir.program import Extern, Program, TensorRef
-from stax.schedule.inline import reads
+from stax.ir.program import Computation, Extern, Program, TensorRef
+from stax.schedule.inline import reads, rename_node
 from stax.schedule.loops import KernelCall
 
 
@@ -17,6 +17,35 @@ class Lifetimes:
 
     born: tuple[tuple[str, ...], ...]
     dead: tuple[tuple[str, ...], ...]
+
+
+def settled(
+    program: Program, steps: Sequence[KernelCall | Extern]
+) -> tuple[Program, tuple[KernelCall | Extern, ...]]:
+    """The result of a scatter lives in the memory of its base: the steps, outputs and mutations name that one. The nodes
+    of the program are as they were."""
+    homes: dict[str, str] = {}
+    for node in program.nodes:
+        if isinstance(node, Computation) and node.body.op == "scatter":
+            base = str(node.body.attr[0])
+            homes[node.out] = homes.get(base, base)
+    if not homes:
+        return program, tuple(steps)
+    outputs = tuple(
+        replace(o, buffer=homes.get(o.buffer, o.buffer)) if isinstance(o, TensorRef) else o
+        for o in program.outputs
+    )
+    mutations = tuple(replace(m, source=homes.get(m.source, m.source)) for m in program.mutations)
+    moved = [_settled_step(s, homes) for s in steps]
+    return replace(program, outputs=outputs, mutations=mutations), tuple(moved)
+
+
+def _settled_step(step: KernelCall | Extern, homes: Mapping[str, str]) -> KernelCall | Extern:
+    if isinstance(step, KernelCall):
+        return replace(step, tensors=tuple(homes.get(n, n) for n in step.tensors))
+    moved = rename_node(step, homes)
+    assert isinstance(moved, Extern)
+    return moved
 
 
 def lifetimes(program: Program, steps: Sequence[KernelCall | Extern]) -> Lifetimes:

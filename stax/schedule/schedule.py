@@ -12,13 +12,14 @@ from stax.schedule.fuse import fuse
 from stax.schedule.inline import Decision, inline, reads
 from stax.schedule.items import Group
 from stax.schedule.loops import KernelCall, kernel_of
-from stax.schedule.memory import Lifetimes, lifetimes
+from stax.schedule.memory import Lifetimes, lifetimes, settled
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """``program`` is the program after inlining: its buffers, outputs and mutations are those that the steps speak of.
-    ``memory`` says where what ``lifetimes`` tells of lies."""
+    """``program`` is the program after inlining: its buffers, outputs and mutations are those that the steps speak of (the
+    result of a scatter under the name of its base, whose memory it takes over). ``memory`` says where what ``lifetimes``
+    tells of lies."""
 
     program: Program
     steps: tuple[KernelCall | Extern, ...]
@@ -36,6 +37,7 @@ def schedule(program: Program, options: Options) -> Schedule:
         s if isinstance(s, Extern) else kernel_of(s, small, needed & s.produced.keys())
         for s in fused.steps
     )
+    small, steps = settled(small, steps)
     lives = lifetimes(small, steps)
     plan = memory(small, steps, lives)
     return Schedule(small, steps, lives, plan, (*inlined, *fused.decisions))

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from stax.base.errors import VerifyError
+from stax.codegen.cpp.apart import keeps_apart
 from stax.codegen.cpp.cost import work
 from stax.codegen.cpp.stages import Stage, stages
 from stax.codegen.cpp.values import inline_locals
@@ -43,7 +45,7 @@ class Plan:
     ``parallel``: "none", "outer" (threads share the outer points) or "parts" (they share loop ``cut`` of each reduction).
     ``shared``: how many of the outer loops threads share, as one loop; no more than give each thread enough.
     ``inlined``: bodies of the "xr" statements without a reduction, which are computed where they are used. ``across``: in a
-    tile plan, the axis along which the ``tiled`` loads are contiguous."""
+    tile plan, the axis along which the ``tiled`` loads are contiguous. ``lanes``: the points of the lane axis are independent."""
 
     kind: str
     outer: tuple[Axis, ...]
@@ -57,6 +59,7 @@ class Plan:
     cut: int = 0
     across: Axis | None = None
     tiled: tuple[Value, ...] = ()
+    lanes: bool = True
 
 
 def plan(kernel: Kernel) -> Plan:
@@ -68,8 +71,24 @@ def plan(kernel: Kernel) -> Plan:
     if kind == "row" and lane is not None:
         reduce = (*(a for a in reduce if a != lane), lane)
     found = Plan(kind, outer, reduce, lane, stages(kernel, inlined), work(kernel), inlined)
+    if any(s.body.op == "scatter" for s in kernel.statements):
+        return _in_order(kernel, found)
     found = replace(found, **_parallel(kernel, found))
     return found if kernel.reduce_axes or lane is None else _with_tiles(kernel, found, lane)
+
+
+def _in_order(kernel: Kernel, found: Plan) -> Plan:
+    """A plan with scatters: axes along which no element is written twice come first, and threads share these alone.
+    Raises VerifyError for a kernel that also reduces."""
+    if kernel.reduce_axes:
+        raise VerifyError("a scatter beside a reduction has no C++ form")
+    apart = tuple(a for a in found.outer if keeps_apart(kernel, a))
+    lanes = found.lane is not None and keeps_apart(kernel, found.lane)
+    outer = (*apart, *(a for a in found.outer if a not in apart))
+    shared = (
+        _parallel(kernel, replace(found, outer=apart)) if apart or (lanes and not outer) else {}
+    )
+    return replace(found, outer=outer, lanes=lanes, **shared)
 
 
 def _with_tiles(kernel: Kernel, found: Plan, lane: Axis) -> Plan:

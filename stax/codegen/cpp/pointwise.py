@@ -8,7 +8,7 @@ from stax.codegen.cpp.index import spell_factor
 from stax.codegen.cpp.nest import Lines, add_levels, for_loop, outer_nest, parallel, simd
 from stax.codegen.cpp.plan import Plan
 from stax.codegen.cpp.segments import Piece, in_piece, pieces
-from stax.codegen.cpp.statements import store_line
+from stax.codegen.cpp.statements import roots, scatter_line, store_line
 from stax.codegen.cpp.values import Loops, Names, place
 from stax.ir.expr import const, product
 from stax.ir.kernel import Kernel
@@ -33,6 +33,7 @@ def print_pointwise(kernel: Kernel, plan: Plan, names: Names) -> Lines:
         lines = _statements(kernel, plan, plan.lane, piece, names)
         add_levels(levels, body, lines[:-1])
         loop = _lane_loop(kernel, plan.lane, piece, lines[-1], block)
+        loop = simd(loop, kernel.bounds_checked) if plan.lanes else loop
         flat = threads and not plan.outer
         body.extend([head.replace("for", "for simd", 1), *loop[1:]] if flat else loop)
     if block:
@@ -47,6 +48,8 @@ def print_pointwise(kernel: Kernel, plan: Plan, names: Names) -> Lines:
 def _block(kernel: Kernel, plan: Plan, lane: Axis) -> int:
     """Points of one block of the lane axis; 0 for one block of them all."""
     outer = product(a.extent for a in plan.outer).evaluate(kernel.hints)
+    if not plan.lanes or plan.shared < len(plan.outer):
+        return 0
     few = plan.parallel == "outer" and plan.outer and outer < _FEW
     return SHARE if few and lane.extent.evaluate(kernel.hints) >= 2 * SHARE else 0
 
@@ -65,7 +68,7 @@ def _lane_loop(kernel: Kernel, lane: Axis, piece: Piece, body: Lines, block: int
         first, last = f"{lane.name}_from", f"{lane.name}_to"
         begin = first if piece.begin == 0 else f"stax_imax<int64_t>({begin}, {first})"
         end = last if piece.end == lane.extent else f"stax_imin<int64_t>({end}, {last})"
-    return simd(for_loop(lane.name, begin, end, body), kernel.bounds_checked)
+    return for_loop(lane.name, begin, end, body)
 
 
 def _statements(kernel: Kernel, plan: Plan, lane: Axis, piece: Piece, names: Names) -> list[Lines]:
@@ -79,9 +82,12 @@ def _statements(kernel: Kernel, plan: Plan, lane: Axis, piece: Piece, names: Nam
     stores: Lines = []
     for s in (s for stage in plan.stages for s in stage.x):
         cut = s if whole else replace(s, body=in_piece(s.body, kernel, lane, piece))
-        for depth, group in enumerate(place([cut.body], loops, inner)):
+        for depth, group in enumerate(place(roots(cut.body), loops, inner)):
             lines[depth].extend(group)
-        inner.name_statement(cut)
+        if cut.body.op == "scatter":
+            stores.append(scatter_line(cut.body, inner))
+        else:
+            inner.name_statement(cut)
     for s, store in (pair for stage in plan.stages for pair in stage.x_stores):
         known = inner.known[local(s.name, s.dtype).key]
         stores.append(store_line(kernel, s, store, known))
@@ -93,8 +99,11 @@ def _single(kernel: Kernel, plan: Plan, names: Names) -> Lines:
     lines: Lines = []
     for stage in plan.stages:
         for s in stage.x:
-            lines.extend(place([s.body], Loops(()), names)[0])
-            names.name_statement(s)
+            lines.extend(place(roots(s.body), Loops(()), names)[0])
+            if s.body.op == "scatter":
+                lines.append(scatter_line(s.body, names))
+            else:
+                names.name_statement(s)
         for s, store in stage.x_stores:
             known = names.known[local(s.name, s.dtype).key]
             lines.append(store_line(kernel, s, store, known))

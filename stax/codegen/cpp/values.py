@@ -188,7 +188,7 @@ def _load(node: Value, args: Sequence[str], names: Names) -> str:
     plain = offset.op == "index"
     where = spell_expr(_expr(offset), names.kernel.ranges) if plain else args[0]
     text = f"{pointer}[{where}]"
-    conditions = [names.checks[v.key] for v in _bounds_under(offset)]
+    conditions = [names.checks[v.key] for v in bounds_under(offset)]
     if mask is not None:
         conditions.append(args[-1])
     if not conditions:
@@ -197,7 +197,7 @@ def _load(node: Value, args: Sequence[str], names: Names) -> str:
     return f"{' && '.join(conditions)} ? {text} : {default}"
 
 
-def _bounds_under(index: Value) -> list[Value]:
+def bounds_under(index: Value) -> list[Value]:
     """The checks that the value of ``index`` depends on, not through memory."""
     found: dict[bytes, Value] = {}
     stack = [index]

@@ -19,7 +19,7 @@ from stax.codegen.triton.spell import (
 from stax.ir.dtypes import accumulator
 from stax.ir.expr import Expr
 from stax.ir.kernel import Kernel, Statement, Store
-from stax.ir.value import Value, load_parts, walk
+from stax.ir.value import Value, load_parts, scatter_parts, walk
 
 NOWHERE: Dims = frozenset()
 
@@ -216,6 +216,31 @@ class Body:
         at, held = self._address(store.offset, wide)
         masks = " & ".join(self.layout.mask(held | wide))
         self.line(f"tl.store({store.pointer} + {at}, {value.text}, {masks})", wide)
+
+    def scatter_values(self, root: Value) -> None:
+        """Emit what goes into a scatter, and leave the write for later."""
+        for part in root.args:
+            self.value(part)
+
+    def scatter(self, root: Value, dims: Iterable[str]) -> None:
+        """Write or add once at every point of ``dims``, also along those on which neither place nor value depends."""
+        parts = scatter_parts(root)
+        assert parts is not None
+        self.scatter_values(root)
+        wide = frozenset(dims)
+        at, held = self._address(parts.indices[0], wide)
+        masks = self.layout.mask(held | wide)
+        if parts.mask is not None:
+            masks.append(self._operand(parts.mask).text)
+        words = [
+            f"{parts.buffer} + {at}",
+            self._operand(parts.value).text,
+            *([" & ".join(masks)] if masks else []),
+        ]
+        call = f"tl.store({', '.join(words)})"
+        if parts.mode == "add":
+            call = f"tl.atomic_add({', '.join(words)}, sem='relaxed')"
+        self.line(call, wide)
 
     # -- reductions
 

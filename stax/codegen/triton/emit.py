@@ -224,8 +224,13 @@ def _whole_lines(kernel: Kernel, layout: Layout) -> list[str]:
     """Every statement once, in order; stores last, so that nothing waits for them."""
     body = Body(kernel, layout)
     for s in kernel.statements:
-        body.env[s.name] = body.reduce(s) if s.combine else body.value(s.body)
+        if s.body.op == "scatter":
+            body.scatter_values(s.body)
+        else:
+            body.env[s.name] = body.reduce(s) if s.combine else body.value(s.body)
     for s in kernel.statements:
+        if s.body.op == "scatter":
+            body.scatter(s.body, _dims(s, layout))
         for store in s.stores:
             body.store(body.env[s.name], store, _dims(s, layout))
     return [f"    {line}" for line in body.outer]
@@ -245,7 +250,7 @@ def _looped_lines(kernel: Kernel, layout: Layout) -> list[str]:
     lines: list[str] = []
     for k, phase in enumerate(phases):
         for s in phase.before:
-            body.env[s.name] = body.value(s.body)
+            _evaluate(body, s, phase.finished)
         for name, store in phase.before_stores:
             body.store(body.env[name], store, layout.outer)
         if not phase.inside:
@@ -263,10 +268,13 @@ def _looped_lines(kernel: Kernel, layout: Layout) -> list[str]:
 
 
 def _evaluate(body: Body, s: Statement, finished: frozenset[str]) -> str:
-    """One statement inside a loop; returns the line that must follow the loop, or nothing."""
+    """One statement inside a loop or before it; returns the line that must follow the loop, or nothing."""
     if s.name in finished:
         return body.accumulate(s)
-    body.env[s.name] = body.value(s.body)
+    if s.body.op == "scatter":
+        body.scatter(s.body, _dims(s, body.layout))
+    else:
+        body.env[s.name] = body.value(s.body)
     return ""
 
 

@@ -73,8 +73,12 @@ def _levels(kernel: Kernel) -> tuple[dict[str, int], dict[str, int]]:
 def _inside(
     kernel: Kernel, k: int, loop: dict[str, int], stored: Iterable[str]
 ) -> tuple[Statement, ...]:
-    """What loop k evaluates: its reductions, what it stores, and the values over xr that these use."""
-    needed = {s.name for s in kernel.statements if s.combine and loop[s.name] == k} | set(stored)
+    """What loop k evaluates: its reductions and scatters, what it stores, and the values over xr that these use."""
+    needed = set(stored) | {
+        s.name
+        for s in kernel.statements
+        if (s.combine or s.body.op == "scatter") and loop.get(s.name) == k
+    }
     for s in reversed(kernel.statements):
         if s.name in needed:
             needed |= {n for n in locals_of(s) if n in loop and not _is_reduced(kernel, n)}
