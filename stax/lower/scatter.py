@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from stax.ir.dtypes import DTYPES, accumulator
 from stax.ir.expr import Expr, const
-from stax.ir.value import Value, cast, constant, index, scalar, where
+from stax.ir.value import Value, cast, constant, index, scalar, walk, where
 from stax.lower.build import Call, Declined, Table
 from stax.lower.create import less
 from stax.lower.index import checked, first_place, places_of, wrapped
@@ -33,18 +33,24 @@ def _sum_dtype(dtype: str) -> str:
     return "int32" if row.itemsize < 4 else dtype
 
 
-def _any_order(c: Call, x: View, mode: str) -> bool:
+def _any_order(c: Call, value: Value, mode: str) -> bool:
     """True when the order of the writes shows in the result, and must not."""
     if not (c.builder.deterministic and c.out.device == "cuda"):
         return False
-    return mode == "set" or DTYPES[x.dtype].is_float
+    return DTYPES[value.dtype].is_float if mode == "add" else not _is_one(value, c.hints)
+
+
+def _is_one(value: Value, sizes: Hints) -> bool:
+    """The same at every point: no symbol in it but sizes."""
+    exprs = [v.attr[0] for v in walk(value) if v.op == "index"]
+    return all(e.symbols <= sizes.keys() for e in exprs if isinstance(e, Expr))
 
 
 def _changed(
     c: Call, x: View, points: Shape, value: Value, places: Sequence[Expr | Value], mode: str
 ) -> Result:
     """x, with ``value`` set or added at ``places``; None of the points: x."""
-    if _any_order(c, x, mode):
+    if _any_order(c, value, mode):
         return ORDERED
     dtype = _sum_dtype(x.dtype) if mode == "add" else x.dtype
     return c.scatter(cast(read(x), dtype), points, cast(value, dtype), places, mode=mode)
@@ -145,8 +151,7 @@ def index_fill(c: Call, x: View, dim: int, indices: View, value: Operand) -> Res
     at: list[Expr | Value] = [axis(k) for k in range(x.rank)]
     at[dim] = wrapped(read(indices, [axis(dim)] * indices.rank), x.shape[dim])
     filler = operand_value(value, x.dtype, tuple(points), c.hints)
-    # One value for all of them: the order of the writes does not show.
-    return c.scatter(read(x), tuple(points), filler, at)
+    return _changed(c, x, tuple(points), filler, at, "set")
 
 
 def _slices(
@@ -166,7 +171,7 @@ def embedding_dense_backward(
     """Each row of the gradient is added to the row of its index, except those of the padding."""
     if by_frequency:
         return Declined("scale_grad_by_freq: the counts are data")
-    if _any_order(c, grad, "add"):
+    if _any_order(c, read(grad), "add"):
         return ORDERED
     dtype = _sum_dtype(grad.dtype)
     row = read(indices)
@@ -195,8 +200,6 @@ def index_put(
     at = places_of(c, x, indices, points, wrapped)
     value = operand_value(values, values.dtype, points, c.hints)
     mode = "add" if accumulate else "set"
-    if mode == "set" and not values.rank:
-        return c.scatter(read(x), points, cast(value, x.dtype), at)
     return _changed(c, x, points, value, at, mode)
 
 

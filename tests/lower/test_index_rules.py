@@ -88,24 +88,6 @@ def test_gather_dynamic() -> None:
         compare(run_program(program, [x, i]), x[i] * 2)
 
 
-def test_scatters_to_data_are_left_to_torch() -> None:
-    """Their errors stay eager's: index_add with -1 raises."""
-    x, i = numbers(5, 3), places(4)
-    assert externs(check(lambda x, i: x.index_add(0, i, x[:4]), [x, i])) == [
-        "aten.index_add.default"
-    ]
-    assert externs(check(lambda x, i: x.scatter(0, i[:, None], 2.0), [x, i])) == [
-        "aten.scatter.value"
-    ]
-    assert externs(check(lambda x, i: x.index_put((i,), x[:4], accumulate=True), [x, i])) == [
-        "aten.index_put.default"
-    ]
-    program = lowered(lambda x, i: x.index_add(0, i, x[:4]), [x, i])
-    i[1] = -1
-    with pytest.raises((IndexError, RuntimeError)):
-        run_program(program, [x, i])
-
-
 ONE_A_LINE: dict[str, Fn] = {
     "value": lambda x, i: x.scatter(1, i[:, None], 2.5),
     "source": lambda x, i: x.scatter(1, i[:, None], x * 2),
