@@ -19,7 +19,7 @@ from stax.capture.value import leaves, rebuild
 
 aten = torch.ops.aten
 _SDPA = torch.nn.functional.scaled_dot_product_attention
-Decompositions = Mapping[Any, Callable[..., Any]]
+Decompositions = Mapping[Any, Callable[..., Any] | None]
 
 
 class Calls(TorchFunctionMode):

@@ -16,14 +16,11 @@ from torch import Tensor
 from torch._decomp import get_decompositions
 
 HALVES = (torch.float16, torch.bfloat16)
-Decompositions = Mapping[object, Callable[..., object]]
+Decompositions = Mapping[object, Callable[..., object] | None]
 
 # Backward formulas that are plain arithmetic on tensors: they fuse with what surrounds them.
 BACKWARDS = (
-    "gelu_backward silu_backward elu_backward leaky_relu_backward hardtanh_backward hardswish_backward "
-    "hardsigmoid_backward softplus_backward mish_backward glu_backward log_sigmoid_backward logit_backward "
-    "_softmax_backward_data _log_softmax_backward_data native_layer_norm_backward native_group_norm_backward "
-    "native_batch_norm_backward native_dropout_backward _fused_rms_norm_backward "
+    "glu_backward log_sigmoid_backward logit_backward native_dropout_backward "
     "slice_backward select_backward diagonal_backward "
     "mse_loss_backward smooth_l1_loss_backward huber_loss_backward soft_margin_loss_backward "
     "binary_cross_entropy_backward nll_loss_backward nll_loss2d_backward"
@@ -56,11 +53,14 @@ INDEXING = (
 # Products that are sums of products, or several library calls.
 PRODUCTS = "addr dot vdot linalg_cross"
 
+# What torch itself would take apart, rounding halves after every step, and lowering has a rule for.
+WHOLE = "silu_backward mish_backward _fused_rms_norm"
+
 GROUPS = (BACKWARDS, LOSSES, FORMULAS, REDUCTIONS, INDEXING, PRODUCTS)
 
 
 def decompositions() -> Decompositions:
-    """The table for make_fx: torch's formulas for the groups above, our own for attention."""
+    """Formulas by operator: torch's for the groups above, our own for attention; None keeps an operator whole."""
     aten = torch.ops.aten
     packets = [
         getattr(aten, name) for group in GROUPS for name in group.split() if hasattr(aten, name)
@@ -80,7 +80,7 @@ def decompositions() -> Decompositions:
     table[aten._scaled_dot_product_efficient_attention.default] = efficient_attention
     table[aten._scaled_dot_product_cudnn_attention.default] = cudnn_attention
     table[aten.native_batch_norm.default] = native_batch_norm
-    return table
+    return table | {getattr(aten, name).default: None for name in WHOLE.split()}
 
 
 WIDE = (torch.float32, torch.float64)

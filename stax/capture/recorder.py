@@ -32,7 +32,7 @@ class Recorder(TorchDispatchMode):
 
     def __init__(
         self,
-        decompositions: Mapping[Any, Callable[..., Any]],
+        decompositions: Mapping[Any, Callable[..., Any] | None],
         places: Places,
         inputs: Inputs,
     ) -> None:
@@ -89,7 +89,7 @@ class Recorder(TorchDispatchMode):
             return self._batch_norm(func, args, kwargs)
         if written_names(func):
             return self._write(func, args, kwargs)
-        if func._can_decompose():
+        if func._can_decompose() and func not in self._decompositions:
             with self:
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:

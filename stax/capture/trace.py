@@ -40,7 +40,7 @@ from stax.runtime.signature import (
     unflatten_call,
 )
 
-Decompositions = Mapping[Any, Callable[..., Any]]
+Decompositions = Mapping[Any, Callable[..., Any] | None]
 
 
 def trace(

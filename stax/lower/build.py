@@ -87,6 +87,12 @@ class Call:
         assert isinstance(found, Meta), f"{self.op} has no tensor result"
         return found
 
+    @cached_property
+    def device(self) -> str:
+        """Where the results lie, also when the first of them is not wanted."""
+        metas = self.meta if isinstance(self.meta, tuple) else (self.meta,)
+        return next(m.device for m in metas if isinstance(m, Meta))
+
     @property
     def origin(self) -> Origin:
         return Origin(self.op, self.where)
@@ -147,7 +153,7 @@ class Call:
 
     def stage(self, shape: Shape, body: Value) -> View:
         """An intermediate of this call, contiguous."""
-        return self.builder.compute(shape, contiguous(shape), body, self.origin, self.out.device)
+        return self.builder.compute(shape, contiguous(shape), body, self.origin, self.device)
 
     def copy(self, view: View) -> View:
         """The view's elements in a contiguous buffer of their own."""
@@ -160,7 +166,7 @@ class Call:
         if not over:
             return self.stage(shape, body)
         return self.builder.compute(
-            shape, contiguous(shape), body, self.origin, self.out.device, combine, over
+            shape, contiguous(shape), body, self.origin, self.device, combine, over
         )
 
     def ref(self, view: View) -> TensorRef:

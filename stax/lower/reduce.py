@@ -273,7 +273,7 @@ def _shifted(c: Call, x: View, n: Nest, dtype: str) -> View:
     return c.stage(x.shape, sub(cast(read(x), dtype), read(top)))
 
 
-def _spread(c: Call, x: View, n: Nest, shape: Shape) -> Value:
+def spread(c: Call, x: View, n: Nest, shape: Shape) -> Value:
     """A reduction's value at every point of the unreduced shape."""
     return read(c.expand(kept_dims(c, x, n), shape))
 
@@ -282,7 +282,7 @@ def softmax(c: Call, x: View, dim: int, half_to_float: bool = False) -> View:
     n, dtype = nest(x, dim), accumulator(c.out.dtype)
     powers = c.stage(x.shape, scalar("exp", read(_shifted(c, x, n, dtype))))
     summed = total(c, powers, n, dtype=dtype)
-    return c.fill(cast(div(read(powers), _spread(c, summed, n, x.shape)), c.out.dtype))
+    return c.fill(cast(div(read(powers), spread(c, summed, n, x.shape)), c.out.dtype))
 
 
 def safe_softmax(c: Call, x: View, dim: int, dtype: object = None) -> View:
@@ -291,10 +291,10 @@ def safe_softmax(c: Call, x: View, dim: int, dtype: object = None) -> View:
     largest = reduced(c, x, n, "max", lambda v: cast(v, wide))
     lowest = scalar("eq", read(largest), num(-math.inf, read(largest)))
     safe = c.stage(n.kept, where(lowest, num(0, read(largest)), read(largest)))
-    powers = c.stage(x.shape, scalar("exp", sub(cast(read(x), wide), _spread(c, safe, n, x.shape))))
+    powers = c.stage(x.shape, scalar("exp", sub(cast(read(x), wide), spread(c, safe, n, x.shape))))
     summed = total(c, powers, n, dtype=wide)
     sums = c.stage(n.kept, where(lowest, num(1, read(summed)), read(summed)))
-    return c.fill(cast(div(read(powers), _spread(c, sums, n, x.shape)), c.out.dtype))
+    return c.fill(cast(div(read(powers), spread(c, sums, n, x.shape)), c.out.dtype))
 
 
 def log_softmax(c: Call, x: View, dim: int, half_to_float: bool = False) -> View:
@@ -302,7 +302,7 @@ def log_softmax(c: Call, x: View, dim: int, half_to_float: bool = False) -> View
     shifted = _shifted(c, x, n, dtype)
     summed = total(c, shifted, n, lambda v: scalar("exp", v), dtype)
     log = c.stage(n.kept, scalar("log", read(summed)))
-    return c.fill(cast(sub(read(shifted), _spread(c, log, n, x.shape)), c.out.dtype))
+    return c.fill(cast(sub(read(shifted), spread(c, log, n, x.shape)), c.out.dtype))
 
 
 def logsumexp(c: Call, x: View, dim: Dims, keepdim: bool = False) -> View:

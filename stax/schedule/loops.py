@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from stax.ir.expr import Expr, const, product, sym
 from stax.ir.kernel import Kernel, Pointer, Size, Statement, Store
@@ -66,7 +67,7 @@ def kernel_of(group: Group, program: Program, needed: frozenset[str]) -> KernelC
     draft = _merged(draft)
     ranges = {**symbols, **{a.name: Range.axis(a.extent) for a in (*draft.x, *draft.r)}}
     wide = _needs_int64(draft, table, ranges)
-    inner = _inner(draft)
+    inner = _inner(draft, hints)
     form = _form(draft, symbols, inner)
     checked = any(v.op == "bound" for s in draft.statements for v in walk(s.body))
     fused = tuple(sorted({short_op(op) for m in group.members for op in m.item.ops}))
@@ -273,24 +274,22 @@ def _mapped(draft: _Draft, fn: Callable[[Expr], Expr]) -> _Draft:
 # -- decisions about the whole kernel
 
 
-def _inner(draft: _Draft) -> bool:
-    """True when more of the loads that vary along reduced axes are contiguous along the last of them than along the last
-    outer axis."""
+def _inner(draft: _Draft, hints: Mapping[str, int]) -> bool:
+    """True when more elements are loaded along the last reduced axis, next to one another, than along the last outer axis.
+    A load counts with the points of the axes it depends on: once a row is little beside once an element."""
     if not draft.r:
         return True
-    r = sym(draft.r[-1].name).atoms[0]
-    x = sym(draft.x[-1].name).atoms[0] if draft.x else None
-    reduced = {a.name for a in draft.r}
+    extents = {a.name: a.extent.evaluate(hints) for a in (*draft.x, *draft.r)}
+    last_x = draft.x[-1].name if draft.x else ""
     along_r = along_x = 0
     for s in draft.statements:
         for value in s.body.loads:
             at = value.args[0].attr[0] if value.args[0].op == "index" else None
-            if not isinstance(at, Expr) or reduced.isdisjoint(at.symbols):
+            if not isinstance(at, Expr):
                 continue
-            split = at.linear(r)
-            along_r += split is not None and split[0] == 1
-            split = None if x is None else at.linear(x)
-            along_x += split is not None and split[0] == 1
+            points = prod(extents[n] for n in at.symbols if n in extents)
+            along_r += points * (_stride(at, draft.r[-1].name, hints) == 1)
+            along_x += points * (last_x in at.symbols and _stride(at, last_x, hints) == 1)
     return along_r >= along_x
 
 

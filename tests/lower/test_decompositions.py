@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -61,6 +62,37 @@ def test_backward(name: str, dtype: torch.dtype) -> None:
         BACKWARDS[name], [numbers(*G, dtype=dtype), numbers(*X, seed=1, dtype=dtype)], scale=4
     )
     assert not externs(program)
+
+
+ACTIVATIONS = (
+    "gelu gelu_tanh silu elu leaky_relu hardtanh hardswish hardsigmoid softplus mish".split()
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_backward_of_special_values(name: str, dtype: torch.dtype) -> None:
+    """Ends of the pieces, infinities and NaN; a multiple of a vector's width, as eager's own tails may differ."""
+    inf, nan = math.inf, math.nan
+    x = [-inf, -100, -50, -20, -3, -1, -0.5, -0.0, 0, 0.7, 1, 3, 20, 50, inf, nan]
+    if name == "hardsigmoid" and dtype == torch.float64:
+        pytest.skip("eager multiplies by a sixth of float32")
+    for g in (1.5, -2.25, 0, inf, nan):
+        check(
+            BACKWARDS[name],
+            [torch.full((64,), g, dtype=dtype), torch.tensor(x * 4, dtype=dtype)],
+            scale=4,
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["silu", "mish", "gelu", "softplus"])
+def test_half_backwards_are_rounded_once(name: str, dtype: torch.dtype) -> None:
+    fn, args = BACKWARDS[name], [numbers(24, 48, seed=k, dtype=dtype) for k in (0, 1)]
+    truth = fn(*(a.double() for a in args)).to(dtype).double()
+    ours = torch.from_numpy(run_program(lowered(fn, args), args)[0]).double()
+    unit = torch.finfo(dtype).eps
+    assert ((ours - truth).abs() <= unit * truth.abs() + 1e-7).all()
 
 
 def test_layer_norm_backward() -> None:

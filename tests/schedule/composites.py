@@ -62,13 +62,15 @@ class Draw:
 @dataclass(frozen=True)
 class Case:
     """``kernels``: launches, calls to torch among them; ``moved``: bytes read and written, in units of the bytes of the
-    first argument, at 64 x 4096; ``fewest`` says why no fewer kernels are there than that."""
+    first argument, at 64 x 4096; ``fewest`` says why it is more than one kernel. ``formula`` stands for eager where it has
+    no such operator on the CPU."""
 
     fn: Fn
     args: Callable[[Draw], Sequence[Tensor]]
     kernels: int
     moved: float
     fewest: str = ""
+    formula: Fn | None = None
 
 
 def wide(x: Tensor) -> Tensor:
@@ -148,6 +150,87 @@ NORMS = {
     "normalize": Case(lambda x: F.normalize(x, dim=-1), one, 1, 2),
     "cosine": Case(lambda x, y: F.cosine_similarity(x, y, dim=-1), two, 1, 2),
     "standard deviation": Case(lambda x: torch.std_mean(x, -1), one, 1, 1),
+}
+
+
+# -- gradients of normalisations
+
+
+def with_statistics(d: Draw, *shape: int) -> list[Tensor]:
+    """Gradient, input, mean, 1/deviation."""
+    return [*two(d), d.statistics(*shape), d.statistics(*shape)]
+
+
+def layer_norm_gradient(g: Tensor, x: Tensor, m: Tensor, s: Tensor, w: Tensor) -> Any:
+    return aten.native_layer_norm_backward(g, x, w.shape, m, s, w, w, ALL)
+
+
+def layer_norm_to_input(g: Tensor, x: Tensor, m: Tensor, s: Tensor, w: Tensor) -> Any:
+    return aten.native_layer_norm_backward(g, x, w.shape, m, s, w, w, [True, False, False])[0]
+
+
+def rms_norm_gradient(g: Tensor, x: Tensor, s: Tensor, w: Tensor) -> Any:
+    return aten._fused_rms_norm_backward(g, x, w.shape, s, w, ALL[:2])
+
+
+def rms_norm_formula(g: Tensor, x: Tensor, s: Tensor, w: Tensor) -> Any:
+    y, h = wide(g) * wide(w), wide(x) * s
+    dx = s * (y - h * (y * h).mean(-1, keepdim=True))
+    return dx.to(x.dtype), (wide(g) * h).sum(0).to(w.dtype)
+
+
+def group_norm_gradient(g: Tensor, x: Tensor, m: Tensor, s: Tensor, w: Tensor) -> Any:
+    batch, channels, *rest = x.shape
+    return aten.native_group_norm_backward(g, x, m, s, w, batch, channels, math.prod(rest), 4, ALL)
+
+
+def batch_norm_gradient(training: bool) -> Fn:
+    def fn(g: Tensor, x: Tensor, w: Tensor, m: Tensor, s: Tensor) -> Any:
+        return aten.native_batch_norm_backward(g, x, w, m, s, m, s, training, 1e-5, ALL)
+
+    return fn
+
+
+def of_channels(d: Draw) -> list[Tensor]:
+    count = d.image_shape[1]
+    stats = [d.statistics(count) for _ in range(3)]
+    return [d.image(), d.image(), *stats]
+
+
+ROWS_THEN_COLUMNS = "the sums of rows, then the sums of columns"
+NORM_GRADIENTS = {
+    "layer_norm_backward": Case(
+        layer_norm_gradient,
+        lambda d: [*with_statistics(d, d.rows, 1), d.statistics(d.columns)],
+        2,
+        5,
+        ROWS_THEN_COLUMNS,
+    ),
+    "layer_norm_backward to the input": Case(
+        layer_norm_to_input,
+        lambda d: [*with_statistics(d, d.rows, 1), d.statistics(d.columns)],
+        1,
+        3,
+    ),
+    "rms_norm_backward": Case(
+        rms_norm_gradient,
+        lambda d: [*two(d), d.statistics(d.rows, 1), d.vector()],
+        2,
+        5,
+        ROWS_THEN_COLUMNS,
+        rms_norm_formula,
+    ),
+    "group_norm_backward": Case(
+        group_norm_gradient,
+        lambda d: [d.image(), d.image(), d.normal(4, 4), d.normal(4, 4).abs(), d.channels()],
+        2,
+        5,
+        "the sums of groups, then the sums of channels",
+    ),
+    "batch_norm_backward": Case(batch_norm_gradient(True), of_channels, 1, 3),
+    "batch_norm_backward with running statistics": Case(
+        batch_norm_gradient(False), of_channels, 1, 3
+    ),
 }
 
 
@@ -363,4 +446,4 @@ OPTIMISERS = {
     "adam in place": Case(adam_in_place, moments, 1, 7),
 }
 
-CASES = {**SOFTMAX, **NORMS, **LOSSES, **ACTIVATIONS, **POSITIONS, **OPTIMISERS}
+CASES = {**SOFTMAX, **NORMS, **NORM_GRADIENTS, **LOSSES, **ACTIVATIONS, **POSITIONS, **OPTIMISERS}

@@ -43,7 +43,7 @@ def moved_bytes(plan: Schedule) -> int:
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_and_bytes(name: str, dynamic: bool) -> None:
     case = CASES[name]
-    if dynamic and name == "group_norm":
+    if dynamic and name.startswith("group_norm"):
         pytest.skip("a model's channels are no symbols, and a number of groups divides no symbol")
     args = case.args(Draw(64, 4096, torch.bfloat16))
     plan = planned(case, args, dynamic)
@@ -73,9 +73,10 @@ def test_values(name: str, dtype: torch.dtype) -> None:
         assert isinstance(step, Extern) or verify_kernel(step.kernel) is None
     arrays = [to_numpy(a) for a in args]
     found = run_schedule(plan, arrays, bind(plan.program, args), call_torch)
-    eager = case.fn(*args)
+    reference = case.formula or case.fn
+    eager = reference(*args)
     units = [torch.finfo(t.dtype).eps for t in pytree.tree_leaves(eager) if isinstance(t, Tensor)]
-    truth = results(case.fn(*exact(args)))
+    truth = results(reference(*exact(args)))
     for ours, theirs, right, unit in zip(found, results(eager), truth, units, strict=True):
         error = (torch.from_numpy(ours).double() - right).abs().max()
         allowed = 2 * (theirs - right).abs().max() + room * unit * right.abs().max()
