@@ -81,14 +81,13 @@ def _pair(c: Call) -> Value:
     return scalar("random64", _key(c), index(_position(c)))
 
 
-def _high(bits: Value) -> Value:
-    return _bits(bits, 32, 32)
+def _shift(value: Value, count: int) -> Value:
+    return scalar("rshift", value, constant(count, "int64")) if count else value
 
 
 def _bits(value: Value, shift: int, count: int) -> Value:
     """``count`` bits from bit ``shift`` on."""
-    moved = scalar("rshift", value, constant(shift, "int64")) if shift else value
-    return scalar("and", moved, constant((1 << count) - 1, "int64"))
+    return scalar("and", _shift(value, shift), constant((1 << count) - 1, "int64"))
 
 
 # -- floats
@@ -99,8 +98,10 @@ def _unit(c: Call, dtype: str) -> Value:
     digits = DIGITS[dtype]
     if dtype == "float64":
         return mul(cast(_bits(_pair(c), 64 - digits, digits), dtype), constant(2.0**-53, dtype))
-    top = scalar("rshift", _word(c), constant(32 - digits, "int64"))
-    return mul(cast(cast(top, "int32"), "float32"), constant(2.0**-digits, "float32"))
+    return mul(
+        cast(cast(_shift(_word(c), 32 - digits), "int32"), "float32"),
+        constant(2.0**-digits, "float32"),
+    )
 
 
 def _fraction(word: Value) -> Value:
@@ -121,15 +122,58 @@ def _above_zero(c: Call, dtype: str) -> Value:
 
 
 def _standard_normal(c: Call, dtype: str) -> Value:
-    """Box-Muller: a radius and an angle."""
+    """Box-Muller: a radius and an angle. Two neighbours are the cosine and the sine of one draw, so that an emitter computes
+    what they share once."""
+    key, place = _key(c), index(_position(c))
     if dtype == "float64":
-        key, twice = _key(c), _position(c) * 2
-        first, second = (_fraction53(scalar("random64", key, index(twice + k))) for k in (0, 1))
-    else:
-        bits = _pair(c)
-        first, second = _fraction(_bits(bits, 0, 32)), _fraction(_high(bits))
+        return _wide_normal(key, place)
+    bits = scalar("random64", key, _shift(place, 1))
+    first = _fraction(_bits(bits, 0, 32))
+    radius = scalar("sqrt", mul(num(-2, first), scalar("log", first)))
+    cosine, sine = _direction(_bits(bits, 32, 32))
+    return mul(radius, where(_is_odd(place), sine, cosine))
+
+
+def _wide_normal(key: Value, place: Value) -> Value:
+    twice = scalar("lshift", place, constant(1, "int64"))
+    first, second = (
+        _fraction53(scalar("random64", key, add(twice, constant(k, "int64")))) for k in (0, 1)
+    )
     radius = scalar("sqrt", mul(num(-2, first), scalar("log", first)))
     return mul(radius, scalar("cos", mul(num(2 * math.pi, second), second)))
+
+
+def _direction(word: Value) -> tuple[Value, Value]:
+    """Cosine and sine of an even angle: two bits for the quarter turn, 30 for the place in -pi/4 .. pi/4 around it."""
+    within = cast(sub(_bits(word, 0, 30), constant(1 << 29, "int64")), "int32")
+    angle = mul(cast(within, "float32"), constant(2 * math.pi / _WORD, "float32"))
+    square = mul(angle, angle)
+    near = add(num(1, square), mul(square, _polynomial(square, _COSINE)))
+    side = add(angle, mul(angle, mul(square, _polynomial(square, _SINE))))
+    odd = _is_odd(_shift(word, 30))
+    cosine, sine = where(odd, side, near), where(odd, near, side)
+    left = _is_odd(add(_shift(word, 30), _shift(word, 31)))
+    return _signed(cosine, left), _signed(sine, _is_odd(_shift(word, 31)))
+
+
+# cos(x) = 1 + x**2 * p(x**2) and sin(x) = x + x**3 * q(x**2) for |x| <= pi/4, within an unit in the last place.
+_COSINE = (2.44331571e-5, -1.38873162e-3, 4.16666457e-2, -0.5)
+_SINE = (-1.95152959e-4, 8.33216087e-3, -1.66666546e-1)
+
+
+def _polynomial(x: Value, coefficients: tuple[float, ...]) -> Value:
+    total = num(coefficients[0], x)
+    for coefficient in coefficients[1:]:
+        total = add(mul(total, x), num(coefficient, x))
+    return total
+
+
+def _signed(value: Value, negative: Value) -> Value:
+    return where(negative, scalar("neg", value), value)
+
+
+def _is_odd(value: Value) -> Value:
+    return scalar("ne", scalar("and", value, constant(1, "int64")), constant(0, "int64"))
 
 
 def _shaped(c: Call, value: Value) -> View:
@@ -165,7 +209,8 @@ def _normal(c: Call, mean: Operand, std: Operand) -> View | Declined:
         return Declined("a normal distribution that torch refuses")
     dtype = accumulator(c.out.dtype)
     value = _standard_normal(c, dtype)
-    return _shaped(c, add(mul(value, c.operand(std, dtype)), c.operand(mean, dtype)))
+    value = value if std == 1 else mul(value, c.operand(std, dtype))
+    return _shaped(c, value if mean == 0 else add(value, c.operand(mean, dtype)))
 
 
 def normal_like(
@@ -265,13 +310,13 @@ def native_dropout(c: Call, x: View, p: float, train: bool | None) -> Result:
 
 def _below(bits: Value, count: int | Value) -> Value:
     """A whole number in 0 .. count-1 (uint64): the high half of the unsigned product of 64 bits and ``count``."""
-    high, low = _unsigned(_high(bits)), _unsigned(_bits(bits, 0, 32))
+    high, low = _unsigned(_bits(bits, 32, 32)), _unsigned(_bits(bits, 0, 32))
     over, under = _halves(count)
-    middle = add(mul(high, under), _shifted(mul(low, under)))
+    middle = add(mul(high, under), _upper(mul(low, under)))
     if over is None:
-        return _shifted(middle)
+        return _upper(middle)
     second = add(mul(low, over), scalar("and", middle, _number(2**32 - 1)))
-    return add(mul(high, over), add(_shifted(middle), _shifted(second)))
+    return add(mul(high, over), add(_upper(middle), _upper(second)))
 
 
 def _halves(count: int | Value) -> tuple[Value | None, Value]:
@@ -279,7 +324,7 @@ def _halves(count: int | Value) -> tuple[Value | None, Value]:
     if isinstance(count, int):
         over, under = divmod(count, 2**32)
         return _number(over) if over else None, _number(under)
-    return _shifted(count), scalar("and", count, _number(2**32 - 1))
+    return _upper(count), scalar("and", count, _number(2**32 - 1))
 
 
 def _unsigned(value: Value) -> Value:
@@ -290,7 +335,7 @@ def _number(value: int) -> Value:
     return constant(value, "uint64")
 
 
-def _shifted(value: Value) -> Value:
+def _upper(value: Value) -> Value:
     return scalar("rshift", value, _number(32))
 
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from stax.base.errors import OptionError
 from stax.base.options import Options
+from stax.ir.philox import random64
 from stax.ir.program import Extern
 from stax.schedule.schedule import schedule
 from tests.lowering import compare, externs, lowered, run_program
@@ -105,6 +106,32 @@ def test_normal_numbers_reach_the_tails() -> None:
     for limit, share in ((1, 0.317311), (2, 0.0455003), (3, 0.0026998), (4, 6.334e-5)):
         expected = share * len(found)
         assert abs((abs(found) > limit).sum() - expected) < 5 * np.sqrt(expected)
+
+
+def test_normal_numbers_are_box_muller_of_the_words() -> None:
+    """Two neighbours are one draw; float64 is the reference."""
+    (found,) = philox(lambda: torch.randn(N), [], seed=4)
+    torch.manual_seed(4)
+    key = torch.randint(-(2**63), 2**63 - 1, [1]).numpy()
+    pairs = random64(key, np.arange(N // 2)).view(np.uint64)
+    low, high = ((pairs >> np.uint64(s) & np.uint64(0xFFFFFFFF)).astype(float) for s in (0, 32))
+    radius = np.sqrt(-2 * np.log((low + 0.5) / 2**32))
+    # The quarter turn is centred on its axis.
+    angle = 2 * np.pi * (high / 2**32 - 1 / 8)
+    want = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1).reshape(-1)
+    # Rounding of what is computed, and of the fraction under the logarithm.
+    radius = np.repeat(radius, 2)
+    bound = 4 * np.finfo(np.float32).eps * radius + 2.0**-24 / radius
+    assert np.all(np.abs(found - want) <= bound)
+
+
+def test_neighbours_are_independent() -> None:
+    for dtype in (torch.float32, torch.float64):
+        (found,) = philox(lambda dtype=dtype: torch.randn(N, dtype=dtype), [], seed=2)
+        for power in (1, 2):
+            values = found.astype(np.float64) ** power
+            for lag in (1, 2, 3, 4):
+                assert abs(np.corrcoef(values[:-lag], values[lag:])[0, 1]) < 5 / np.sqrt(N)
 
 
 @pytest.mark.parametrize("low, high", [(0, 7), (-3, 2**31), (0, 3 * 2**61), (-(2**62), 2**62 + 5)])
@@ -231,6 +258,12 @@ def test_sizes_that_are_symbols() -> None:
         torch.manual_seed(0)
         (static, _) = philox(fn, [torch.ones(shape)])
         np.testing.assert_array_equal(kept, static)
+
+
+def test_positions_beyond_32_bits() -> None:
+    program = lowered(lambda: torch.rand(2**31 + 5), [], random="philox")
+    _, step = schedule(program, Options(random="philox")).steps
+    assert not isinstance(step, Extern) and step.kernel.index_dtype == "int64"
 
 
 def test_no_elements() -> None:
