@@ -23,11 +23,15 @@ def join(a: Group, b: Group, symbols: Mapping[str, Range]) -> Group | str:
         return f"more than {MAX_OPS} operations"
     host, guest = (a, b) if _rank(a) >= _rank(b) else (b, a)
     reason = "iteration spaces differ"
+    ranges = {**symbols, **host.frame.ranges}
     chained = not host.reads.isdisjoint(guest.produced) or not guest.reads.isdisjoint(host.produced)
     for env in placements(host, guest, symbols):
         if not chained and any(atom.op != "sym" for e in env.values() for atom in e.atoms):
             # Sharing a read saves its bytes; finding the axes by division would cost every access.
             reason = "axes of one would have to be divided out of the other's"
+            continue
+        if _counted(guest) and not _same_order(guest.frame.r, env, host.frame.r, ranges):
+            reason = "a position would count in another order"
             continue
         placed = move(guest, env, host.frame, symbols)
         reason = objection(host, placed, symbols)
@@ -35,6 +39,26 @@ def join(a: Group, b: Group, symbols: Mapping[str, Range]) -> Group | str:
             members = sorted((*host.members, *placed), key=lambda m: m.item.position)
             return Group(host.frame, tuple(members), host.device)
     return reason
+
+
+def _counted(group: Group) -> bool:
+    """True when the value of a member is a position among its reduced elements."""
+    return any(m.item.combine in ("argmax", "argmin") for m in group.members)
+
+
+def _same_order(
+    guest: Sequence[Axis],
+    env: Mapping[str, Expr],
+    host: Sequence[Axis],
+    ranges: Mapping[str, Range],
+) -> bool:
+    """The guest's row-major position is the host's."""
+    theirs = ours = const(0)
+    for axis in guest:
+        theirs = theirs * axis.extent + env[axis.name]
+    for axis in host:
+        ours = ours * axis.extent + sym(axis.name)
+    return simplify(theirs, ranges) == ours
 
 
 def _rank(group: Group) -> tuple[bool, int, int]:

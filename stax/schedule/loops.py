@@ -178,7 +178,8 @@ def _offset_value(
 
 
 def _ordered(draft: _Draft, hints: Mapping[str, int]) -> _Draft:
-    """Outer axes so that the first full store walks memory forward; reduced axes along the first full load."""
+    """Outer axes so that the first full store walks memory forward; reduced axes along the first full load, unless a
+    position counts in their order."""
     written = [s.offset for st in draft.statements for s in st.stores]
     read = [
         v.args[0].attr[0]
@@ -187,7 +188,9 @@ def _ordered(draft: _Draft, hints: Mapping[str, int]) -> _Draft:
         if v.args[0].op == "index"
     ]
     exprs = [*written, *(e for e in read if isinstance(e, Expr))]
-    return replace(draft, x=_by_stride(draft.x, exprs, hints), r=_by_stride(draft.r, exprs, hints))
+    fixed = any(s.combine in ("argmax", "argmin") for s in draft.statements)
+    over = draft.r if fixed else _by_stride(draft.r, exprs, hints)
+    return replace(draft, x=_by_stride(draft.x, exprs, hints), r=over)
 
 
 def _by_stride(

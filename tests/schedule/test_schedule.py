@@ -195,3 +195,13 @@ def test_draws_keep_their_order() -> None:
     plan = schedule(lowered(fn, [R(8, 8)]), Options())
     drawn = [s.target for s in plan.steps if isinstance(s, Extern) and "mm" not in s.target]
     assert [t.split(".")[1] for t in drawn] == ["bernoulli", "rand"]
+
+
+def test_a_position_counts_in_the_order_of_its_own_axes() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        turned = x.permute(3, 1, 0, 2)
+        return turned.argmax(), x.sum(), x.argmin(), turned[:, 1].argmin()
+
+    args = [R(4, 3, 5, 2)]
+    plan = schedule(lowered(fn, args), Options())
+    compare(run_schedule(plan, [to_numpy(a) for a in args], {}, call_torch), fn(*args))
