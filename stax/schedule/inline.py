@@ -104,7 +104,7 @@ def share(program: Program) -> Program:
     for node in program.nodes:
         node = rename_node(node, alias)
         if isinstance(node, Computation):
-            node = _canonical_axes(node)
+            node = canonical_axes(node)
             if node.out in bases:  # its memory will hold other values: no second reader
                 nodes.append(node)
                 continue
@@ -140,7 +140,7 @@ def scattered(program: Program) -> set[str]:
     }
 
 
-def _canonical_axes(node: Computation) -> Computation:
+def canonical_axes(node: Computation) -> Computation:
     """Name the axes i0…, r0… by position, so that equal loops have equal text."""
     renamed = {a.name: f"i{k}" for k, a in enumerate(node.axes)}
     renamed |= {a.name: f"r{k}" for k, a in enumerate(node.reduce_axes)}
@@ -432,7 +432,7 @@ def inlined(read: Value, producer: Computation, ranges: Mapping[str, Range]) -> 
                 return cast(evaluate(value.attr[0], values), "int64")
             return Value("index", "int64", (), (simplify(value.attr[0].subs(env), ranges),))
         if value.op == "load" and mask is not None:
-            return _masked(rebuild(value, args), mask)
+            return masked_load(rebuild(value, args), mask)
         return rebuild(value, args)
 
     body = rewrite(producer.body, swap)
@@ -448,7 +448,7 @@ def _axes_used(body: Value) -> set[str]:
     return {name for e in found if isinstance(e, Expr) for name in e.symbols}
 
 
-def _masked(read: Value, mask: Value) -> Value:
+def masked_load(read: Value, mask: Value) -> Value:
     _, indices, own, _ = load_parts(read)
     both = mask if own is None else scalar("and", own, mask)
     return Value("load", read.dtype, (*indices, both), read.attr)

@@ -13,11 +13,12 @@ from stax.schedule.inline import Decision, inline, reads
 from stax.schedule.items import Group
 from stax.schedule.loops import KernelCall, kernel_of
 from stax.schedule.memory import Lifetimes, lifetimes, settled
+from stax.schedule.split import split
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """``program`` is the program after inlining: its buffers, outputs and mutations are those that the steps speak of (the
+    """``program`` is the program after inlining and splitting: its buffers, outputs and mutations are those that the steps speak of (the
     result of a scatter under the name of its base, whose memory it takes over). ``memory`` says where what ``lifetimes``
     tells of lies."""
 
@@ -29,8 +30,9 @@ class Schedule:
 
 
 def schedule(program: Program, options: Options) -> Schedule:
-    """Inline, fuse, build kernels, and find when each buffer begins and ends."""
+    """Inline, split, fuse, build kernels, and find when each buffer begins and ends."""
     small, inlined = inline(program, joining=options.fusion, wide=options.numerics == "fast")
+    small, halved = split(small) if options.fusion else (small, ())
     fused = fuse(small, enabled=options.fusion)
     needed = _needed(small, fused.steps)
     steps = tuple(
@@ -40,7 +42,7 @@ def schedule(program: Program, options: Options) -> Schedule:
     small, steps = settled(small, steps)
     lives = lifetimes(small, steps)
     plan = memory(small, steps, lives)
-    return Schedule(small, steps, lives, plan, (*inlined, *fused.decisions))
+    return Schedule(small, steps, lives, plan, (*inlined, *halved, *fused.decisions))
 
 
 def _needed(program: Program, steps: Iterable[Group | Extern]) -> frozenset[str]:

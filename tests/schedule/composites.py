@@ -73,6 +73,9 @@ class Case:
     formula: Fn | None = None
 
 
+PARTS = "one number of so many elements: many processors make parts of it, then one their sum"
+
+
 def wide(x: Tensor) -> Tensor:
     """In float32 at least."""
     return x.double() if x.dtype == torch.float64 else x.float()
@@ -302,15 +305,19 @@ LOSSES = {
         1,
         2,
     ),
-    "mse": Case(F.mse_loss, two, 1, 2),
-    "smooth_l1": Case(F.smooth_l1_loss, two, 1, 2),
-    "huber": Case(F.huber_loss, two, 1, 2),
-    "bce": Case(F.binary_cross_entropy, lambda d: [d.share(), d.share()], 1, 2),
+    "mse": Case(F.mse_loss, two, 2, 2, PARTS),
+    "smooth_l1": Case(F.smooth_l1_loss, two, 2, 2, PARTS),
+    "huber": Case(F.huber_loss, two, 2, 2, PARTS),
+    "bce": Case(F.binary_cross_entropy, lambda d: [d.share(), d.share()], 2, 2, PARTS),
     "bce of logits": Case(
-        F.binary_cross_entropy_with_logits, lambda d: [d.matrix(), d.share()], 1, 2
+        F.binary_cross_entropy_with_logits, lambda d: [d.matrix(), d.share()], 2, 2, PARTS
     ),
     "kl_div": Case(
-        lambda x, y: F.kl_div(x, y, reduction="batchmean"), lambda d: [d.matrix(), d.share()], 1, 2
+        lambda x, y: F.kl_div(x, y, reduction="batchmean"),
+        lambda d: [d.matrix(), d.share()],
+        2,
+        2,
+        PARTS,
     ),
 }
 
