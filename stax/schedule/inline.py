@@ -98,7 +98,7 @@ def share(program: Program) -> Program:
     alias: dict[str, str] = {}
     seen: dict[object, str] = {}
     table = program.table
-    pinned = _pinned(program)
+    pinned = pinned_buffers(program)
     bases = scattered(program)
     nodes: list[Node] = []
     for node in program.nodes:
@@ -125,7 +125,7 @@ def share(program: Program) -> Program:
     return replace(program, nodes=tuple(nodes))
 
 
-def _pinned(program: Program) -> set[str]:
+def pinned_buffers(program: Program) -> set[str]:
     """Buffers that must stay distinct: outputs and sources of mutations."""
     names = {o.buffer for o in program.outputs if isinstance(o, TensorRef)}
     return names | {m.source for m in program.mutations}
@@ -196,7 +196,7 @@ def _rename_arg(arg: Arg, alias: Mapping[str, str]) -> Arg:
 
 def drop_dead(program: Program) -> Program:
     """Remove nodes whose results nobody reads, and the buffers that no node or output names."""
-    live = _pinned(program)
+    live = pinned_buffers(program)
     kept: list[Node] = []
     for node in reversed(program.nodes):
         outs = (node.out,) if isinstance(node, Computation) else node.outs
@@ -250,7 +250,7 @@ def inline_producers(program: Program) -> tuple[Program, tuple[Decision, ...]]:
     """Walk in order; each reader takes in the producers that :func:`refusal` lets it have, and a reader of few picked
     elements any that it can compute."""
     facts = _facts(program)
-    pinned = _pinned(program)
+    pinned = pinned_buffers(program)
     readers, by_extern = _readers(program, facts)
     bases = scattered(program)
     bodies: dict[str, Computation] = {}

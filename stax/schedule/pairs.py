@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from stax.ir.expr import Expr
-from stax.ir.program import Computation, Extern, Node, Program
+from stax.ir.program import Computation, Extern, Node, Program, axis_ranges
 from stax.ir.ranges import Range
-from stax.ir.value import Value, load_parts, rebuild, rewrite, walk
-from stax.schedule.inline import MAX_INLINED_OPS, canonical_axes, inlined, reads
+from stax.ir.value import Value, rebuild, rewrite, walk
+from stax.schedule.inline import MAX_INLINED_OPS, canonical_axes, inlined, pinned_buffers, reads
 from stax.schedule.items import numel
 
 
@@ -52,6 +52,52 @@ def families(program: Program, candidates: frozenset[str]) -> tuple[Family, ...]
     return tuple(Family(tuple(f), any(m.node.out in survey.again for m in f)) for f in survey.found)
 
 
+def absorbed(family: Family, program: Program) -> Family:
+    """The family with those producers inlined that nothing else reads: they can not run beside segments that stick out, and
+    would be written and read once more."""
+    inside = {m.node.out for m in family.members}
+    pinned = pinned_buffers(program)
+    readers: dict[str, set[str]] = {}
+    producers: dict[str, Computation] = {}
+    for node in program.nodes:
+        outs = (node.out,) if isinstance(node, Computation) else node.outs
+        for name in reads(node):
+            readers.setdefault(name, set()).update(outs)
+        if isinstance(node, Computation) and _pointwise(node) and node.out not in pinned:
+            producers[node.out] = node
+    for name in reversed(list(producers)):  # readers before what they read
+        if not readers.get(name, set()) <= inside | producers.keys():
+            del producers[name]
+    members = (
+        m if m.shifted else replace(m, node=opened(m.node, producers, program.ranges))
+        for m in family.members
+    )
+    return replace(family, members=tuple(members))
+
+
+def _pointwise(node: Computation) -> bool:
+    return node.combine is None and node.body.op != "scatter"
+
+
+def opened(
+    node: Computation, producers: Mapping[str, Computation], ranges: Mapping[str, Range]
+) -> Computation:
+    """The reduction with ``producers`` inlined where they are read along its reduced axes; as it was when too large."""
+    over = frozenset(a.name for a in node.reduce_axes)
+    inside = {**ranges, **axis_ranges((*node.axes, *node.reduce_axes))}
+
+    def swap(value: Value, args: tuple[Value, ...]) -> Value:
+        here = rebuild(value, args)
+        producer = producers.get(str(value.attr[0])) if value.op == "load" else None
+        if producer is None or not touches(here, over):
+            return here
+        body = inlined(here, producer, inside)
+        return body if body.key == here.key else rewrite(body, swap)
+
+    body = rewrite(node.body, swap)
+    return node if body.size > MAX_INLINED_OPS else replace(node, body=body)
+
+
 class _Survey:
     """One walk over the nodes. Mutable; lives inside one call of :func:`families`."""
 
@@ -72,7 +118,7 @@ class _Survey:
         if node.out not in self.candidates:
             self.depends[node.out] = needs
             self._read_again(needs, points)
-            if needs and node.combine is None:
+            if needs and _pointwise(node):
                 self.dependent[node.out] = node
             return
         node = canonical_axes(node)
@@ -97,9 +143,9 @@ class _Survey:
         return joined
 
     def _member(self, node: Computation, family: list[Member]) -> Member:
-        opened = self._opened(node)
-        parts = _parts(opened)
-        if parts is None or opened.body.size > MAX_INLINED_OPS:
+        whole = opened(node, self.dependent, self.ranges)
+        parts = _parts(whole)
+        if parts is None:
             return Member(node, None)
         kind, inner, shift = parts
         combine = "max" if kind == "exp" else "sum"
@@ -107,26 +153,8 @@ class _Survey:
         for mate in family:
             known = mate.node.combine == combine and mate.node.body.key == inner.key
             if known and mate.node.out in needed:
-                return Member(opened, Shifted(kind, mate.node.out, shift))
+                return Member(whole, Shifted(kind, mate.node.out, shift))
         return Member(node, None)
-
-    def _opened(self, node: Computation) -> Computation:
-        """The reduction with the producers that wait for another reduction inlined where they are read along its axes."""
-        over = frozenset(a.name for a in node.reduce_axes)
-        ranges = {
-            **self.ranges,
-            **{a.name: Range.axis(a.extent) for a in (*node.axes, *node.reduce_axes)},
-        }
-
-        def swap(value: Value, args: tuple[Value, ...]) -> Value:
-            here = rebuild(value, args)
-            producer = self.dependent.get(str(value.attr[0])) if value.op == "load" else None
-            if producer is None or load_parts(here)[2] is not None or not touches(here, over):
-                return here
-            body = inlined(here, producer, ranges)
-            return body if body is here else rewrite(body, swap)
-
-        return replace(node, body=rewrite(node.body, swap))
 
 
 def _bound(node: Computation, needs: frozenset[str], other: Member) -> bool:

@@ -23,6 +23,7 @@ MIN_BYTES = 256 * 1024  # less is read sooner than a second kernel starts
 FEW_ROWS_READ_AGAIN = 2 * PROCESSORS // 3
 MIN_BYTES_READ_AGAIN = 16 << 20
 ALIGNED = 16  # segments along contiguous memory begin at multiples of so many elements, or memory is read in small pieces
+SYMBOLIC_EXCESS = 4  # so many times more and shorter segments rather than a mask, which only known sizes can do without
 ROUNDED = 1024  # the length of segments that do not divide their axis
 
 
@@ -86,7 +87,9 @@ def _along(r: Reduction, wanted: int, most: int, hints: Mapping[str, int]) -> Cu
         if done > 1 and 2 * done >= wanted:
             return Cut(r.over, k, None, False, r.inner)
         missing = wanted // done
-        if extent <= missing or (extent <= 2 * missing and extent * done <= most):
+        near = 2 * missing if axis.extent.is_const else SYMBOLIC_EXCESS * missing
+        room = most if axis.extent.is_const else SYMBOLIC_EXCESS * most
+        if extent <= missing or (extent <= near and extent * done <= room):
             done *= extent
             continue
         length, masked = _length(axis, missing, r, hints)

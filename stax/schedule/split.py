@@ -38,7 +38,7 @@ from stax.ir.value import (
 from stax.schedule import merge
 from stax.schedule.inline import Decision, drop_dead, masked_load, share
 from stax.schedule.items import substitute
-from stax.schedule.pairs import Family, Member, Shifted, families, touches
+from stax.schedule.pairs import Family, Member, Shifted, absorbed, families, touches
 from stax.schedule.segments import Cut, Reduction, cut, memory_order
 
 POSITIONS = {"argmax": "max", "argmin": "min"}
@@ -73,7 +73,7 @@ def split(program: Program) -> tuple[Program, tuple[Decision, ...]]:
             else:
                 decisions.append(Decision(subject, True, _told(member.node, chosen, hints)))
         if isinstance(chosen, Cut):
-            maker = _Halves(family, chosen, program)
+            maker = _Halves(absorbed(family, program) if chosen.masked else family, chosen, program)
             halves |= maker.made
             buffers += maker.buffers
     nodes: list[Node] = []

@@ -148,3 +148,19 @@ def test_a_segment_of_transposed_memory_is_contiguous() -> None:
     (first, *_) = kernels(plan_of(lambda x: x.permute(2, 0, 1).sum(), [meta(256, 64, 1024)]))
     assert [a.extent for a in first.reduce_axes] == [8192]
     assert [v.args[0].text for v in first.statements[0].body.loads] == ["[r0_0 + 8192*x0]"]
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_what_segments_that_stick_out_need_is_read_from_its_inputs(dynamic: bool) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        d = (x - y).abs()
+        return torch.where(d < 1, d * d, d - 1).sum(-1), d.amax(-1)
+
+    plan = plan_of(fn, [meta(8, 100003), meta(8, 100003)], dynamic)
+    first = kernels(plan)[0]
+    assert len(kernels(plan)) <= 3 and [p.kind for p in first.pointers] == ["in"] * 2 + ["out"] * 2
+
+
+def test_whole_symbolic_axes_number_segments_without_a_mask() -> None:
+    for kernel in kernels(plan_of(lambda x: x.sum(), [meta(1000, 16384)], True)):
+        assert not [v for s in kernel.statements for v in s.body.loads if len(v.args) > 1]
