@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stax.api.compiled import Compiled
 from stax.api.loading import Loaded, load, pull
@@ -14,6 +14,9 @@ from stax.base.options import Options
 from stax.base.target import Target
 from stax.build.job import Builder
 from stax.store.base import Store
+
+if TYPE_CHECKING:
+    from stax.tune.isolate import Measurer
 
 __all__ = [
     "Compiled",
@@ -41,6 +44,7 @@ def compile(
     builder: Builder | None = None,
     mode: str | None = None,
     observer: Observer | None = None,
+    measurer: Measurer | None = None,
 ) -> Any:
     """Compile a function or nn.Module on its first call; every later call of the same class runs the artifact.
 
@@ -48,7 +52,8 @@ def compile(
     ``strict_native``: an error instead of calling torch for an operator without a lowering rule. ``target``: default is the
     best of this machine for the tensors' device. ``store``, ``builder``, ``mode``: default from STAX_STORE, STAX_FARM and
     STAX_MODE; mode "auto" pulls or builds, "require-hit" only pulls (RequireHitMiss otherwise), "offline" only asks the
-    local tier. Without ``fn`` it is a decorator. Returns a Compiled.
+    local tier. ``measurer``: what times launch configurations when ``options.tune`` asks for it; default is a child process
+    on one of this machine's GPUs. Without ``fn`` it is a decorator. Returns a Compiled.
     """
 
     def make(f: Callable[..., Any]) -> Compiled:
@@ -56,7 +61,9 @@ def compile(
         if strict_native:
             chosen = chosen.with_(strict_native=True)
         parsed = Target.parse(target) if isinstance(target, str) else target
-        session = Session(store=store, builder=builder, mode=mode, observer=observer)
+        session = Session(
+            store=store, builder=builder, mode=mode, observer=observer, measurer=measurer
+        )
         return Compiled(
             f, dynamic=dynamic, fullgraph=fullgraph, options=chosen, target=parsed, session=session
         )

@@ -105,11 +105,13 @@ class Compiled:
                 "remote": reads.get("remote.get.ok", 0),
                 "artifact": counts.get("artifact.hit", 0),
                 "kernel": counts.get("job.hit", 0),
+                "tuning": counts.get("tune.hit", 0),
             },
             misses=misses,
             eager=counts.get("eager", 0),
             bytes={t: reads.get(f"{t}.get.bytes", 0) for t in ("local", "remote")} | sizes,
             degraded=sum(n for name, n in reads.items() if name.startswith("degraded")),
+            measurements=counts.get("tune.measure", 0),
         )
 
     def explain(self, *args: Any, **kwargs: Any) -> tuple[str, ...]:

@@ -19,6 +19,8 @@ from stax.ir.text import kernel_text, program_text
 from stax.ir.verify import verify_kernel, verify_program
 
 LOGGER = logging.getLogger("stax")
+# Events of level 2, which say why.
+TOLD = ("miss", "eager", "store.degraded", "tune.done", "tune.failed", "tune.waiting")
 
 
 class Dumps:
@@ -49,7 +51,7 @@ class Dumps:
             LOGGER.warning("stax: the store does not work as it should: %s", reason)
         if self.level >= 1 and event.name.startswith("stage."):
             LOGGER.info("%s %.3f s", event.name, event.fields["seconds"])
-        elif self.level >= 2 and event.name in ("miss", "eager", "store.degraded"):
+        elif self.level >= 2 and event.name in TOLD:
             LOGGER.info(
                 "%s %s", event.name, event.fields.get("reason") or event.fields.get("error")
             )

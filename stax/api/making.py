@@ -77,6 +77,7 @@ class Maker:
             on_store_error=self.on_store_error,
             timeout_s=self.session.environment.build_timeout_s,
             watch=self.session.dumps.watch,
+            measurer=None if options.tune == "off" else self.session.measurer(target),
         )
         return compile_captured(captured, target, options, shop, origin_of(fn))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Stats:
     """What one compiled callable did. ``hits`` by tier (artifact: pulled instead of compiled; kernel: found instead of
     built; local and remote: objects read from each tier); ``misses`` say why; ``eager`` counts calls that ran without an
-    artifact; ``degraded`` counts store trouble that was worked around."""
+    artifact; ``degraded`` counts store trouble that was worked around; ``measurements`` launch configurations that were timed."""
 
     artifacts: int
     captures: int
@@ -20,11 +20,13 @@ class Stats:
     eager: int
     bytes: Mapping[str, int]
     degraded: int
+    measurements: int
 
 
 @dataclass(frozen=True)
 class WarmReport:
-    """What a warm did. ``keys``: the request key of each target; ``seconds`` by stage; kernels are counted once each."""
+    """What a warm did. ``keys``: the request key of each target; ``seconds`` by stage; kernels are counted once each; ``measurements``
+    are launch configurations that were timed here."""
 
     keys: Mapping[str, str]
     artifacts: int
@@ -32,6 +34,7 @@ class WarmReport:
     kernels_total: int
     kernels_built: int
     kernels_hit: int
+    measurements: int
     bytes_published: int
     seconds: Mapping[str, float]
     bundle: str

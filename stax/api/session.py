@@ -6,18 +6,21 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from stax.api.dumps import Dumps
 from stax.base.errors import OptionError, StoreError
 from stax.base.observe import Event, Observer, fan_out, ignore
 from stax.base.options import Environment
-from stax.base.target import Toolchain
+from stax.base.target import Target, Toolchain
 from stax.build.job import Builder
 from stax.store.base import Store
 from stax.store.layers import Counters as StoreCounters
 from stax.store.open import open_store
 from stax.store.records import Records
+
+if TYPE_CHECKING:
+    from stax.tune.isolate import IsolatedMeasurer, Measurer
 
 MODES = ("auto", "require-hit", "offline")
 
@@ -64,6 +67,7 @@ class Session:
         observer: Observer | None = None,
         environment: Environment | None = None,
         farm_only: bool = False,
+        measurer: Measurer | None = None,
     ) -> None:
         self.environment = environment or Environment.read()
         self.mode = mode or self.environment.mode
@@ -78,6 +82,8 @@ class Session:
         self._builder = builder
         self._own_builder = builder is None
         self._farm_only = farm_only
+        self._given_measurer = measurer
+        self._measurers: dict[str, IsolatedMeasurer | None] = {}
         self._fallback: Builder | None = None
         self._records: Records | None = None
         self._toolchain: Toolchain | None = None
@@ -145,12 +151,25 @@ class Session:
                 self._toolchain = local_toolchain(self.environment.cxx)
             return self._toolchain
 
+    def measurer(self, target: Target) -> Measurer | None:
+        """The handed-in measurer, else one of this machine's GPUs that has the target's architecture; None without one."""
+        if self._given_measurer is not None or target.kind != "cuda":
+            return self._given_measurer
+        with self._lock:
+            if target.arch not in self._measurers:
+                # NOTE: on use, as the builder.
+                from stax.tune.isolate import open_measurer
+
+                locks = self.environment.cache_dir / "locks"
+                self._measurers[target.arch] = open_measurer(target.arch, locks, self.observer)
+            return self._measurers[target.arch]
+
     def degrade(self, error: StoreError) -> None:
         """A cache never fails its caller: count the trouble and go on."""
         self.observer(Event("store.degraded", {"error": str(error)}))
 
     def close(self) -> None:
-        """End the builder this session opened itself."""
+        """End the builder and the measurers this session opened itself."""
         with self._lock:
             if self._own_builder and self._builder is not None:
                 self._builder.close()
@@ -158,3 +177,7 @@ class Session:
             if self._fallback is not None:
                 self._fallback.close()
                 self._fallback = None
+            for measurer in self._measurers.values():
+                if measurer is not None:
+                    measurer.close()
+            self._measurers.clear()

@@ -31,6 +31,7 @@ from stax.runtime.signature import flatten_call
 from stax.store import layout
 from stax.store.base import Store
 from stax.store.forms import Bundle, Record
+from stax.tune.isolate import Measurer
 
 
 def warm(
@@ -47,8 +48,10 @@ def warm(
     tag: str | None = None,
     observer: Observer | None = None,
     environment: Environment | None = None,
+    measurer: Measurer | None = None,
 ) -> WarmReport:
-    """Compile ``fn(*args, **kwargs)`` for each of ``targets`` and publish it; nothing runs, so no target's device is needed.
+    """Compile ``fn(*args, **kwargs)`` for each of ``targets`` and publish it; nothing runs, so no target's device is needed,
+    unless ``options.tune`` asks for launch configurations of which the store has no record (see stax.compile, ``measurer``).
 
     What the store already holds is not built again, so a warm that was interrupted goes on where it stopped. A store
     that fails is an error here (StoreError), unlike in compile(): publishing is the purpose. With ``tag``, the tag points
@@ -66,7 +69,12 @@ def warm(
             hint="--target cpu:x86-64-v3",
         )
     session = Session(
-        store=store, builder=builder, observer=observer, environment=environment, farm_only=True
+        store=store,
+        builder=builder,
+        observer=observer,
+        environment=environment,
+        farm_only=True,
+        measurer=measurer,
     )
     if tag is not None:
         layout.check_tag(session.environment.tier, tag)
@@ -211,6 +219,7 @@ def _publish_bundle(
         kernels_total=len(tally.kernels),
         kernels_built=sum(tally.kernels.values()),
         kernels_hit=sum(not built for built in tally.kernels.values()),
+        measurements=session.counters.counts.get("tune.measure", 0),
         bytes_published=tally.published,
         seconds={**tally.seconds, "total": time.perf_counter() - tally.began},
         bundle=digest,

@@ -14,6 +14,7 @@ from pathlib import Path
 from stax.base.errors import OptionError
 
 NUMERICS = ("eager", "fast")
+TUNE = ("off", "default", "max")
 RANDOM = ("eager", "philox")
 
 
@@ -36,6 +37,10 @@ class Options:
     fusion: bool = _option(
         True, "fuse computations into kernels; False gives one kernel a computation"
     )  # type: ignore[assignment]
+    tune: str = _option(
+        "off",
+        "launch configurations: off takes the likeliest; default measures the one to six candidates of a kernel; max searches around them too. What was measured is kept in the store",
+    )  # type: ignore[assignment]
     strict_native: bool = _option(
         False, "an operator without a lowering rule is an error instead of a call to torch"
     )  # type: ignore[assignment]
@@ -47,7 +52,7 @@ class Options:
     )  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        for name, allowed in (("numerics", NUMERICS), ("random", RANDOM)):
+        for name, allowed in (("numerics", NUMERICS), ("random", RANDOM), ("tune", TUNE)):
             if getattr(self, name) not in allowed:
                 raise OptionError(
                     f"bad option {name}",

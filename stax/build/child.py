@@ -23,8 +23,9 @@ _PREFIX = "stax-build-"
 _WORDS = "stderr"
 _SETTLED_S = 60.0  # younger than this, a folder may belong to a child that is not quite there yet
 _START = (
-    "import sys; root, scratch, cxx = sys.argv[1:]; root in sys.path or sys.path.insert(0, root); "
-    "from stax.build.worker import main; main(scratch, cxx)"
+    "import sys; root, module, scratch, argument = sys.argv[1:]; "
+    "root in sys.path or sys.path.insert(0, root); "
+    "from importlib import import_module; import_module(module).main(scratch, argument)"
 )
 
 
@@ -59,13 +60,14 @@ def remove_left_over(folder: str) -> int:
 
 
 class Child:
-    """A warm worker process, the leader of its own process group.
+    """A warm worker process, the leader of its own process group: ``main(scratch folder, argument)`` of a module, which
+    answers frames (see :mod:`stax.build.serve`).
 
     Used by one thread at a time; ``kill`` may be called from any thread, any number of times, and makes a running
     ``ask`` raise ChildLost. Making one raises OSError when the machine has no process or file left to give.
     """
 
-    def __init__(self, cxx: str) -> None:
+    def __init__(self, module: str, argument: str) -> None:
         self._scratch = tempfile.mkdtemp(prefix=_PREFIX)
         words = os.path.join(self._scratch, _WORDS)
         self._words = os.open(words, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -84,8 +86,9 @@ class Child:
             "-c",
             _START,
             root,
+            module,
             self._scratch,
-            cxx,
+            argument,
         ]
         try:
             self._process = subprocess.Popen(

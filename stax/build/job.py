@@ -8,7 +8,7 @@ from typing import Protocol
 
 from stax.artifact.keys import Key
 from stax.base.target import Target, Toolchain
-from stax.ir.source import Config, Param
+from stax.ir.source import Config, Param, Source
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,22 @@ class Job:
                 "toolchain": self.toolchain,
             },
         )
+
+
+def job_of(
+    source: Source, config: Config, target: Target, toolchain: Toolchain, timeout_s: float
+) -> Job:
+    """The build job of a source under one configuration."""
+    return Job(
+        language=source.language,
+        entry=source.entry,
+        text=source.text,
+        params=source.params,
+        config=config,
+        target=target,
+        toolchain=toolchain.for_kernel(target.kind),
+        timeout_s=timeout_s,
+    )
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,7 @@ class LocalBuilder:
         if child is not None and child.alive():
             return child
         self._drop(child)
-        child = Child(self._cxx)
+        child = Child("stax.build.worker", self._cxx)
         with self._changed:
             self._running[child] = None
             if self._closed:

@@ -12,6 +12,7 @@ STAGES = {
     "stage.lower": "lowered",
     "stage.schedule": "scheduled",
     "stage.emit": "written",
+    "stage.tune": "tuned",
     "stage.build": "compiled",
     "stage.assemble": "assembled",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 
 from stax.base.digest import sha256
 from stax.base.errors import (
@@ -52,13 +53,17 @@ def obtain(
     builder: Builder,
     observer: Observer,
     on_store_error: OnStoreError,
+    given: Mapping[str, Built] | None = None,
 ) -> dict[str, Ready]:
-    """One Ready a distinct job key. Raises the typed BuildError of the first job that failed."""
+    """One Ready a distinct job key; what is in ``given`` has been built already. Raises the typed BuildError of the first
+    job that failed."""
     distinct = {job.key.digest: job for job in jobs}
     ready = _look_up(list(distinct), records, observer, on_store_error)
     absent = [job for key, job in distinct.items() if key not in ready]
     observer(Event("job.queued", {"count": len(absent)}))
-    for result in builder.build(absent) if absent else ():
+    held = [given[key] for key in (job.key.digest for job in absent) if given and key in given]
+    rest = [job for job in absent if not given or job.key.digest not in given]
+    for result in chain(held, builder.build(rest) if rest else ()):
         if isinstance(result, Failed):
             observer(Event("job.failed", {"key": result.key, "kind": result.kind}))
             raise failure(result)

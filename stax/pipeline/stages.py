@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -11,17 +11,19 @@ from stax.artifact.artifact import Artifact
 from stax.base.observe import Event, Observer
 from stax.base.options import Options
 from stax.base.target import Target, Toolchain
-from stax.build.job import Builder, Job
+from stax.build.job import Builder, Built, Job, job_of
 from stax.capture.captured import Captured
 from stax.codegen.backends import emitter
 from stax.ir.kernel import Kernel
 from stax.ir.program import Extern
-from stax.ir.source import Source
 from stax.lower.lower import lower
 from stax.pipeline.assemble import Chosen, assemble
 from stax.pipeline.kernels import OnStoreError, Ready, obtain
+from stax.pipeline.tuning import tune_all
 from stax.schedule.schedule import Schedule, schedule
 from stax.store.records import Records
+from stax.tune.isolate import Measurer
+from stax.tune.tune import Bench
 
 T = TypeVar("T")
 Watch = Callable[[str, object], None]
@@ -33,7 +35,7 @@ def nobody(stage: str, value: object) -> None:
 
 @dataclass(frozen=True)
 class Workshop:
-    """What the stages need from outside: who builds, where results are kept, who is told."""
+    """What the stages need from outside: who builds, where results are kept, who is told, who measures (None: nobody)."""
 
     records: Records
     builder: Builder
@@ -42,6 +44,7 @@ class Workshop:
     on_store_error: OnStoreError
     timeout_s: float = 300.0
     watch: Watch = nobody
+    measurer: Measurer | None = None
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,15 @@ def compile_captured(
     program = _stage("lower", lambda: lower(captured, options=options), shop)
     plan = _stage("schedule", lambda: schedule(program, options), shop)
     chosen = _stage("emit", lambda: emit_all(plan, target, shop.toolchain, shop.timeout_s), shop)
+    given: Mapping[str, Built] = {}
+    if options.tune != "off":
+        chosen, given = _stage(
+            "tune", lambda: tune_all(plan, chosen, target, options.tune, bench_of(shop)), shop
+        )
     jobs = [job for _, job in chosen.values()]
     ready = _stage(
         "build",
-        lambda: obtain(jobs, shop.records, shop.builder, shop.observer, shop.on_store_error),
+        lambda: obtain(jobs, shop.records, shop.builder, shop.observer, shop.on_store_error, given),
         shop,
     )
     per_step = [None if isinstance(s, Extern) else chosen[s.kernel][0] for s in plan.steps]
@@ -85,28 +93,27 @@ def emit_all(
     out: dict[Kernel, tuple[Chosen, Job]] = {}
     for kernel in distinct_kernels(plan):
         source = emit(kernel, target)
-        job = job_of(source, target, toolchain, timeout_s)
+        job = job_of(source, source.default, target, toolchain, timeout_s)
         out[kernel] = Chosen(source, job.config, job.key.digest), job
     return out
+
+
+def bench_of(shop: Workshop) -> Bench:
+    """What tuning may use of a workshop."""
+    return Bench(
+        records=shop.records,
+        builder=shop.builder,
+        toolchain=shop.toolchain,
+        measurer=shop.measurer,
+        observer=shop.observer,
+        on_store_error=shop.on_store_error,
+        timeout_s=shop.timeout_s,
+    )
 
 
 def distinct_kernels(plan: Schedule) -> Sequence[Kernel]:
     """The kernels of a schedule, each once."""
     return list(dict.fromkeys(s.kernel for s in plan.steps if not isinstance(s, Extern)))
-
-
-def job_of(source: Source, target: Target, toolchain: Toolchain, timeout_s: float) -> Job:
-    """The build job of a source under its default configuration."""
-    return Job(
-        language=source.language,
-        entry=source.entry,
-        text=source.text,
-        params=source.params,
-        config=source.default,
-        target=target,
-        toolchain=toolchain.for_kernel(target.kind),
-        timeout_s=timeout_s,
-    )
 
 
 def _stage(name: str, run: Callable[[], T], shop: Workshop) -> T:

@@ -95,7 +95,8 @@ def space_of(source: Source, hints: Mapping[str, int]) -> Space:
             seen |= {1 << k for k in range(power_above(numel).bit_length())}
         elif name == "num_warps":
             seen |= set(WARPS)
-        elif name == "num_stages" and source.form in ("red", "tem"):
+        elif name == "num_stages" and (source.form == "tem" or "num_stages" in source.text):
+            # Of other loops Triton overlaps nothing: the binaries are the same.
             seen |= set(STAGES)
         fragments.append((name, tuple(sorted(seen))))
     row = power_above(numels.get("r0_numel", 1)) if source.form == "per" else 1
