@@ -177,6 +177,22 @@ def test_relu_of_dropout_is_one_kernel() -> None:
     assert len(steps) == 2 and isinstance(steps[0], Extern) and steps[0].target == SEED_CALL
 
 
+def test_backward_drops_what_forward_dropped() -> None:
+    """In one kernel: the mask is drawn once and read by both."""
+
+    def fn(x: torch.Tensor) -> Any:
+        out, pull = torch.func.vjp(lambda x: F.dropout(torch.tanh(x), 0.5), x)[:2]
+        return out, pull(torch.ones_like(out))[0]
+
+    x = torch.rand(40, 50) + 1
+    program = lowered(fn, [x], random="philox")
+    assert len(schedule(program, Options(random="philox")).steps) == 2
+    out, grad = philox(fn, [x])
+    np.testing.assert_array_equal(out == 0, grad == 0)
+    slope = 2 / np.cosh(x.numpy()) ** 2
+    np.testing.assert_allclose(grad, np.where(out == 0, 0, slope), rtol=1e-5)
+
+
 def test_an_element_s_number_is_its_position_s() -> None:
     """Whatever the strides of what is drawn, and however often it is read: neighbours share nothing."""
     x = torch.rand(8, 12, 5) + 1
