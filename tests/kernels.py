@@ -41,6 +41,7 @@ from tests.reduction_kernels import (
     softmax,
     two_reduced_axes,
 )
+from tests.scatter_kernels import scatter_add, scatter_cases
 
 __all__ = [
     "KS0",
@@ -82,6 +83,7 @@ __all__ = [
     "padded",
     "permuted",
     "rounded",
+    "scatter_add",
     "shaped",
     "softmax",
     "st",
@@ -317,5 +319,5 @@ def cases() -> tuple[KernelCase, ...]:
         add_relu_sum(), add_relu_sum(5, 3000), add_broadcast(), add_transposed(40, 33), softmax(), layer_norm(), padded(), padded(0),
         embedding(), arg_extremes(), arg_extremes("float32", True), arg_extremes("uint8"), arg_extremes("int8"), arg_extremes("int64"),
         any_all(), halves(), int64_ops(), dynamic(), dynamic(0, 5), dynamic(5, 0), dynamic_flat(), empty_sum(), empty_axis(),
-        horizontal(), permuted(), outer_sum(), full_sum(), two_reduced_axes(), in_place(),
+        horizontal(), permuted(), outer_sum(), full_sum(), two_reduced_axes(), in_place(), *scatter_cases(),
     )  # fmt: skip

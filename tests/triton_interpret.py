@@ -224,6 +224,7 @@ def _mend() -> None:
         src, dst_type
     )
     InterpreterBuilder.create_assert = _asserted
+    InterpreterBuilder.create_atomic_rmw = _whole_blocks(InterpreterBuilder.create_atomic_rmw)
     ReduceOps.generic_reduce = _reduce_by_halves
     interpreter._patch_lang_tensor = _with_index(interpreter._patch_lang_tensor)
 
@@ -287,6 +288,19 @@ def _cast(plain: Any) -> Any:
         return TensorHandle(raw.view(np.uint16 if raw.itemsize == 2 else np.uint8), target)
 
     return cast
+
+
+def _whole_blocks(plain: Any) -> Any:
+    """Atomic operations read their arguments as if they were contiguous; those of a broadcast value are not."""
+    from triton.runtime.interpreter import TensorHandle
+
+    def apply(self: Any, op: Any, pointer: Any, *args: Any) -> Any:
+        pointer, value, mask = (
+            TensorHandle(np.ascontiguousarray(a.data), a.dtype) for a in (pointer, *args[:2])
+        )
+        return plain(self, op, pointer, value, mask, *args[2:])
+
+    return apply
 
 
 def _asserted(self: object, condition: Any, message: str) -> None:

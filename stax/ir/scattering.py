@@ -9,15 +9,20 @@ from stax.base.errors import VerifyError
 from stax.ir.kernel import Kernel, Pointer, Statement
 from stax.ir.ops import ADDED_DTYPES, SCATTER_MODES
 from stax.ir.program import Arg, Buffer, Computation, Listed, Program, TensorRef
-from stax.ir.value import ScatterParts, scatter_parts
+from stax.ir.value import ScatterParts, Value, scatter_parts
 
 
 def _fail(where: str, what: str, expected: object = "", found: object = "") -> VerifyError:
     return VerifyError(what, expected=str(expected), found=str(found), where=where)
 
 
-def _parts(where: str, parts: ScatterParts, dtype: str) -> None:
+def _parts(where: str, body: Value, parts: ScatterParts, dtype: str) -> None:
     """``dtype``: of the elements that change."""
+    spare = len(body.args) - 1 - len(parts.indices)
+    if spare != (parts.mask is not None) or body.dtype != dtype:
+        raise _fail(
+            where, f"scatter into {parts.buffer}", f"a value, indices, a mask: {dtype}", body
+        )
     if parts.mode not in SCATTER_MODES:
         raise _fail(where, "mode of a scatter", " | ".join(SCATTER_MODES), parts.mode)
     if parts.value.dtype != dtype:
@@ -57,7 +62,7 @@ def computation(
         raise _fail(
             where, f"rank of a scatter into {base.name}", len(base.shape), len(parts.indices)
         )
-    _parts(where, parts, base.dtype)
+    _parts(where, node.body, parts, base.dtype)
 
 
 def bases(program: Program) -> None:
@@ -118,7 +123,7 @@ def statement(where: str, found: Statement, pointers: Mapping[str, Pointer]) -> 
         )
     if len(parts.indices) != 1:
         raise _fail(where, f"rank of a scatter into {pointer.name}", 1, len(parts.indices))
-    _parts(where, parts, pointer.dtype)
+    _parts(where, found.body, parts, pointer.dtype)
 
 
 def updates(kernel: Kernel) -> None:

@@ -25,6 +25,7 @@ GOLDEN: dict[str, Callable[[], KernelCase]] = {
     "softmax": kernels.softmax,
     "layer_norm": kernels.layer_norm,
     "embedding": kernels.embedding,
+    "scatter_add": kernels.scatter_add,
     "padded": kernels.padded,
     "dynamic": kernels.dynamic,
     "halves": kernels.halves,

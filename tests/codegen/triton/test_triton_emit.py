@@ -38,6 +38,7 @@ from tests.kernels import (
     make,
     outer_sum,
     padded,
+    scatter_add,
     softmax,
     st,
 )
@@ -103,6 +104,7 @@ GOLDEN = {
     "layer_norm": lambda: layer_norm().kernel,
     "argmax": lambda: arg_extremes().kernel,
     "embedding": lambda: embedding().kernel,
+    "scatter_add": lambda: scatter_add().kernel,
     "padded": lambda: padded().kernel,
     "dynamic": lambda: dynamic().kernel,
     "dynamic_flat": lambda: dynamic_flat().kernel,
