@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,6 +169,9 @@ def test_a_bad_message_is_an_error(body: bytes) -> None:
 
 class OneGpu:
     """The driver of a machine with an sm_90 and an sm_80."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
 
     def cuDeviceGetCount(self, count: object) -> int:
         count._obj.value = 2  # type: ignore[attr-defined]

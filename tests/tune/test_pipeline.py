@@ -78,8 +78,9 @@ def test_tuned_once_then_taken_from_the_store_by_a_machine_without_a_gpu(
 ) -> None:
     store, measurer = MemoryStore(), prefers_last({})
     report, configs = warm(first, store, builder, measurer)
-    assert report.kernels_total == 2 and report.measurements == len(measurer.asked) > 4
-    assert report.kernels_built == 2  # of all that was built, what was chosen is published
+    assert report.measurements == len(measurer.asked) > 4
+    # Of all that was built, what was chosen is published.
+    assert 2 <= report.kernels_built == report.kernels_total == len(configs)
     again, others = warm(same_kernels, store, builder, None)
     assert (again.artifacts_hit, again.measurements, again.kernels_built) == (0, 0, 0)
     assert others == configs
@@ -94,9 +95,9 @@ def test_the_chosen_configuration_is_the_one_that_is_launched(builder: LocalBuil
 
 def test_buffers_are_as_large_as_the_program_says(builder: LocalBuilder) -> None:
     measurer = ScriptedMeasurer()
-    warm(first, MemoryStore(), builder, measurer)
+    warm(lambda x, w: (x * w)[:, ::2] + 1, MemoryStore(), builder, measurer)
     sizes = {tuple(m.elements for m in work.memory) for work in measurer.asked}
-    assert sizes == {(256 * 2048, 2048, 256 * 2048), (256 * 2048, 2048, 2048)}
+    assert sizes == {(256 * 2048, 2048, 256 * 1024)}
 
 
 def test_no_gpu_and_no_records_is_an_error_that_names_the_next_step(builder: LocalBuilder) -> None:
@@ -115,7 +116,7 @@ def test_compile_does_not_hide_it_behind_eager(builder: LocalBuilder) -> None:
 @pytest.mark.parametrize("tune", ["default", "max"])
 def test_claim_6_4_kernels_of_a_cpu_are_never_measured(builder: LocalBuilder, tune: str) -> None:
     report, _ = warm(first, MemoryStore(), builder, None, Options(tune=tune), "cpu:x86-64-v2")
-    assert report.measurements == 0 and report.kernels_built == 2
+    assert report.measurements == 0 and report.kernels_built >= 2
 
 
 def test_an_unknown_value_is_refused() -> None:
