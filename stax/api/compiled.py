@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -44,6 +45,8 @@ from stax.runtime.state import is_watched
 # What a caller must mend, or asked to be told; anything else that stops a compile is a reason to run eagerly.
 CALLERS = (BuildError, FarmError, Incompatible, OptionError, RequireHitMiss, SpecializationLimit)
 
+_REQUIRES_GRAD = operator.attrgetter("requires_grad")
+
 
 class Compiled:
     """See :func:`stax.compile`. Safe to call from several threads; one of them compiles, the others wait for it."""
@@ -79,9 +82,7 @@ class Compiled:
         found = state.dispatcher.lookup(args, kwargs)
         if type(found) is not Hit:
             return self._missed(args, kwargs)
-        if torch.is_grad_enabled() and (
-            state.wants_grad or any(x.requires_grad for x in found.inputs)
-        ):
+        if torch.is_grad_enabled() and (state.wants_grad or any(map(_REQUIRES_GRAD, found.inputs))):
             return self._needs_training(args, kwargs)
         return found.entry.call(found.inputs, found.symbols)
 

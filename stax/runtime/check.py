@@ -1,8 +1,9 @@
 """A guard set as one generated straight-line function: metadata of a call in, values of the size symbols out, or None.
 
 The text is made from indices, integers and local names alone; every other value of a guard enters as an object. It
-agrees with :func:`stax.runtime.guards.holds` on every call. Guards of parameters and buffers are told once and then only
-compared with what was seen, by torch's own metadata comparison where this torch has it.
+agrees with :func:`stax.runtime.guards.holds` on every call. A tensor that is like the one of a call that was accepted is
+accepted by torch's own comparison of metadata, where this torch has it: a fraction of the cost of asking Python for each
+property. Guards of parameters and buffers are not even looked at while these are the same objects.
 """
 
 from __future__ import annotations
@@ -28,10 +29,15 @@ from stax.ir.program import Symbol
 from stax.runtime.guards import overlaps, storage_extent
 from stax.runtime.literals import from_literal, same
 from stax.runtime.spell import spell, spell_tuple
-from stax.runtime.state import STATES, is_plain, raw_value
+from stax.runtime.state import AUTOCAST, STATES, any_autocast, is_plain, raw_value
 
 Values = tuple[int, ...]
 Check = Callable[[Sequence[Any], Sequence[Any]], "Values | None"]
+Same = Callable[..., bool]
+# (leaves, tensors, comparison with an accepted call, the values that this one gave)
+Again = Callable[[Sequence[Any], Sequence[Any], Same, Values], "Values | None"]
+# A comparison costs several checks to make: the more often it was made in vain, the longer until the next.
+MAX_PATIENCE = 1 << 10
 _FAIL = "return None"
 
 
@@ -47,16 +53,50 @@ def compile_guards(
     others = [g for g in tensors if g.input not in told_inputs]
     first = next((g for g in fixed if g.device == "cuda"), None)
     dynamic = _Emitter(guards, symbols).function(others, first, whole=True)
+    again = _Emitter(guards, symbols).again(others, first) if others and _native() else None
     told = _Emitter(GuardSet((), ()), ()).function(fixed, None, whole=False)
     pairs = [pair for g in guards.guards if isinstance(g, DistinctGuard) for pair in g.pairs]
     return FastGuards(
-        dynamic, told, tuple(g.input for g in fixed), _distinct_check(pairs) if pairs else None
+        Repeated(dynamic, again, tuple(g.input for g in others)),
+        told,
+        tuple(g.input for g in fixed),
+        _distinct_check(pairs) if pairs else None,
     )
 
 
 def _is_fixed(guard: TensorGuard) -> bool:
     exprs = (*guard.shape, *(s for s in guard.strides if s is not None), guard.offset)
     return all(e.is_const for e in exprs)
+
+
+class Repeated:
+    """A check that compares a call with one that was accepted first, so that calls of the same sizes cost little. Safe to
+    call from several threads: what was seen is replaced whole."""
+
+    def __init__(self, full: Check, again: Again | None, indices: tuple[int, ...]) -> None:
+        self._full = full
+        self._again = again
+        self._indices = indices
+        self._seen: tuple[Same, Values] | None = None
+        self._patience = self._waits = 1
+
+    def __call__(self, leaves: Sequence[Any], tensors: Sequence[Any]) -> Values | None:
+        seen = self._seen
+        if seen is not None:
+            values = self._again(leaves, tensors, *seen)  # type: ignore[misc]
+            if values is not None:
+                return values
+        values = self._full(leaves, tensors)
+        if values is not None and self._again is not None:
+            self._learn(tensors, values)
+        return values
+
+    def _learn(self, tensors: Sequence[Any], values: Values) -> None:
+        self._waits -= 1
+        if self._waits > 0:
+            return
+        self._waits = self._patience = min(2 * self._patience, MAX_PATIENCE)
+        self._seen = (_metadata_comparison(tuple(tensors[i] for i in self._indices)), values)
 
 
 class FastGuards:
@@ -68,7 +108,7 @@ class FastGuards:
 
     def __init__(
         self,
-        dynamic: Check,
+        dynamic: Repeated,
         static: Check,
         indices: tuple[int, ...],
         distinct: Callable[[Sequence[Tensor]], bool] | None,
@@ -77,7 +117,7 @@ class FastGuards:
         self._static = static
         self._indices = indices
         self._distinct = distinct
-        self._seen: tuple[object, Callable[..., bool], tuple[Tensor, ...]] | None = None
+        self._seen: tuple[object, Same, tuple[Tensor, ...]] | None = None
 
     def __call__(
         self, leaves: Sequence[Any], tensors: Sequence[Any], token: object = None
@@ -100,18 +140,23 @@ class FastGuards:
 
     def _remember(
         self, token: object, tensors: Sequence[Any]
-    ) -> tuple[object, Callable[..., bool], tuple[Tensor, ...]]:
+    ) -> tuple[object, Same, tuple[Tensor, ...]]:
         distinct = tuple({id(tensors[i]): tensors[i] for i in self._indices}.values())
         return token, _metadata_comparison(distinct), distinct
 
 
-def _metadata_comparison(tensors: tuple[Tensor, ...]) -> Callable[..., bool]:
-    """A function of these same tensors: whether dtype, device, sizes and strides are what they are now, although
-    somebody may have assigned to ``.data``. Not the storage offset: no step depends on a static tensor's."""
-    native = getattr(torch._C._dynamo.guards, "TensorGuards", None)  # type: ignore[attr-defined]
+def _native() -> Any:
+    """torch's comparison of metadata; part of torch._C, so it imports nothing."""
+    return getattr(torch._C._dynamo.guards, "TensorGuards", None)  # type: ignore[attr-defined]
+
+
+def _metadata_comparison(tensors: tuple[Tensor, ...]) -> Same:
+    """A function of as many tensors: whether dtype, device, sizes and strides are what those of these are now. Not the
+    storage offset."""
+    native = _native()
     if native is not None:
-        # NOTE: part of torch._C, so it imports nothing. It compares the thread's dispatch state too: a false alarm under
-        # inference mode, answered by the full check.
+        # NOTE: it compares types, layouts and pending negations too, whether gradients are recorded, and the thread's
+        # dispatch state: a false alarm under inference mode, answered by the full check.
         sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
         return native(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
     expected = [_metadata(t) for t in tensors]
@@ -134,6 +179,7 @@ class _Emitter:
             "Parameter": torch.nn.Parameter,
             "strided": torch.strided,
             "is_plain": is_plain,
+            "any_autocast": any_autocast,
         }
         self.bindings: dict[str, tuple[int, int]] = {}
         for b in guards.bindings:
@@ -155,15 +201,31 @@ class _Emitter:
         for guard in tensors:
             self.geometry(guard)
         self.others()
-        order = [self.names[s.name] for s in self.symbols] or list(self.names.values())
-        self.lines.append(f"return ({''.join(f'{name}, ' for name in order)})")
-        return self.compile()
+        self.lines.append(f"return ({self.order()})")
+        return self.compile("leaves, tensors")
 
-    def compile(self) -> Check:
+    def again(self, tensors: Sequence[TensorGuard], device: TensorGuard | None) -> Again:
+        """The compiled function for tensors that are like accepted ones: relations and ranges speak of sizes alone, so
+        they hold; offsets, other arguments and states are looked at."""
+        self.refuse("not is_plain()")
+        self.refuse(f"not same({', '.join(f'tensors[{g.input}]' for g in tensors)})")
+        self.devices([g for g in tensors[:1] if device is not None], device, "tensors[{}]")
+        if self.names and not all(g.offset.is_const for g in tensors):
+            self.lines.append(f"{self.order()}= values")
+        for g in tensors:
+            offset = spell(g.offset, self.names)
+            self.refuse(f"tensors[{g.input}].storage_offset() != {offset}")
+        self.others(sizes=False)
+        self.lines.append("return values")
+        return self.compile("leaves, tensors, same, values")
+
+    def order(self) -> str:
+        names = [self.names[s.name] for s in self.symbols] or list(self.names.values())
+        return "".join(f"{name}, " for name in names)
+
+    def compile(self, params: str) -> Any:
         body = "\n  ".join(self.lines)
-        text = (
-            f"def check(leaves, tensors):\n try:\n  {body}\n except ZeroDivisionError:\n  {_FAIL}\n"
-        )
+        text = f"def check({params}):\n try:\n  {body}\n except ZeroDivisionError:\n  {_FAIL}\n"
         exec(text, self.objects)
         return self.objects["check"]
 
@@ -206,8 +268,10 @@ class _Emitter:
         bound = any(index == guard.input for index, _ in self.bindings.values())
         return bound or not all(e.is_const for e in guard.shape)
 
-    def devices(self, tensors: Sequence[TensorGuard], device: TensorGuard | None) -> None:
-        cuda = [f"x{g.input}" for g in tensors if g.device == "cuda"]
+    def devices(
+        self, tensors: Sequence[TensorGuard], device: TensorGuard | None, spelled: str = "x{}"
+    ) -> None:
+        cuda = [spelled.format(g.input) for g in tensors if g.device == "cuda"]
         if device is not None and cuda:
             cuda.insert(0, f"tensors[{device.input}]")
         if len(cuda) > 1:
@@ -249,16 +313,25 @@ class _Emitter:
         self.lines.append(f"t = {x}.stride()")
         self.refuse(*(f"t[{d}] != {spell(e, self.names)}" for d, e in constrained))
 
-    def others(self) -> None:
+    def others(self, *, sizes: bool = True) -> None:
+        tests: list[str] = []
+        autocast: list[str] = []
         for guard in self.guards.guards:
             if isinstance(guard, RelationGuard):
+                if not sizes:
+                    continue
                 left, right = spell(guard.left, self.names), spell(guard.right, self.names)
                 self.refuse(f"not {left} {guard.relation} {right}")
             elif isinstance(guard, ConstantGuard):
                 self.constant(guard)
             elif isinstance(guard, StateGuard):
                 read, value = self.hold(STATES[guard.name].read), self.hold(raw_value(guard))
-                self.refuse(f"{read}() != {value}")
+                off = guard.name in AUTOCAST and guard.value == "off"
+                (autocast if off else tests).append(f"{read}() != {value}")
+        if autocast:
+            # NOTE: one question answers for all devices, a quarter of the cost of a single one by name.
+            tests.append(f"any_autocast() and ({' or '.join(autocast)})")
+        self.refuse(*tests)
 
     def constant(self, guard: ConstantGuard) -> None:
         leaf, value = f"leaves[{guard.leaf}]", from_literal(guard.value)

@@ -82,6 +82,10 @@ class Hit(NamedTuple):
     symbols: tuple[int, ...]
 
 
+# NOTE: half the cost of the constructor that NamedTuple writes.
+_hit: Callable[[type[Hit], tuple[Entry, Inputs, tuple[int, ...]]], Hit] = tuple.__new__  # type: ignore[assignment]
+
+
 @dataclass(frozen=True)
 class Miss:
     """No entry is valid: a reason for each that came near, or one for all."""
@@ -191,7 +195,7 @@ def _try(entry: Entry, leaves: Leaves) -> Hit | None:
         return None
     inputs, token = bound
     symbols = entry.executable.check(leaves, inputs, token)
-    return None if symbols is None else Hit(entry, inputs, symbols)
+    return None if symbols is None else _hit(Hit, (entry, inputs, symbols))
 
 
 def _with(groups: tuple[Group, ...], entry: Entry, key: CallClass) -> tuple[Group, ...]:

@@ -23,6 +23,7 @@ from stax.runtime.cpu import Libraries
 from stax.runtime.cuda import load_cubin
 from stax.runtime.guards import Bound, Reason, holds
 from stax.runtime.signature import NO_TYPES, Types, builder, compile_flattener, leaf_names
+from stax.runtime.state import any_autocast
 from stax.runtime.wrapper import generate
 
 Blobs = Mapping[str, bytes]
@@ -87,7 +88,11 @@ class Executable:
         sizes that the guards gave, read from the inputs when absent. Raises IndexError as a kernel's bounds check does.
         """
         values = self._symbols(inputs) if symbols is None else symbols
-        if self._autocast and any(map(torch.is_autocast_enabled, self._autocast)):
+        if (
+            self._autocast
+            and any_autocast()
+            and any(map(torch.is_autocast_enabled, self._autocast))
+        ):
             return self._without_autocast(inputs, values)
         return self._forward(inputs, values)
 

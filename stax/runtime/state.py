@@ -23,6 +23,10 @@ def _autocast(device: str) -> object:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
+# Whether autocast is on for some device. Cheap.
+any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
+
+
 def _dtype_text(value: object) -> str:
     return "off" if value is None else str(value).removeprefix("torch.")
 
@@ -41,6 +45,9 @@ STATES: Mapping[str, State] = {
     "deterministic": State(torch.are_deterministic_algorithms_enabled, str),
     "matmul_tf32": State(_tf32, str),
 }
+
+
+AUTOCAST = ("autocast_cpu", "autocast_cuda")
 
 
 def current_state(name: str) -> str:

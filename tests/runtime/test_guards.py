@@ -194,6 +194,47 @@ def test_fast_equals_slow(case: Case) -> None:
         assert (static(first.leaves, first.tensors, token) is None) == (slow is not None)
 
 
+@settings(max_examples=600, deadline=None)
+@given(cases())
+def test_a_call_after_an_accepted_one_is_judged_as_if_it_were_the_first(case: Case) -> None:
+    for static in (frozenset[int](), frozenset([0])):
+        check = compile_guards(case.guards, case.symbols, static)
+        for call in (*case.calls, *case.calls, *reversed(case.calls)):
+            again = compile_guards(case.guards, case.symbols, static)
+            expected = again(call.leaves, call.tensors)
+            for _ in range(2):
+                assert check(call.leaves, call.tensors) == expected
+
+
+def test_sizes_that_change_at_every_call_are_not_learned_each_time() -> None:
+    s = sym("s0")
+    each = TensorGuard(0, "float32", "cpu", (s,), (const(1),), const(0))
+    check = compile_guards(GuardSet((Binding("s0", 0, 0),), (each,)), (Symbol("s0", 3),))
+    learned = 0
+    for n in range(2, 500):
+        before = check._dynamic._seen
+        assert check((), (torch.zeros(n),)) == (n,)
+        learned += check._dynamic._seen is not before
+    assert learned < 10
+
+
+def test_an_accepted_call_says_nothing_about_gradients_modes_or_views() -> None:
+    x = torch.zeros(3, 4)
+    check = compile_guards(GuardSet((), (guard(x), *state_guards(("autocast_cpu",)))))
+    assert check((), (x,)) == check((), (x,)) == ()
+    assert check((), (torch.zeros(3, 4, requires_grad=True),)) == ()
+    assert check((), (torch.nn.Parameter(x),)) == ()
+    assert check((), (torch.zeros(16)[4:].view(3, 4),)) is None
+    assert check((), (torch._neg_view(x),)) is None
+    assert check((), (x.to_sparse(),)) is None
+    assert check((), (None,)) is None
+    with torch.autocast("cpu"):
+        assert check((), (x,)) is None
+    with torch.inference_mode():
+        assert check((), (torch.zeros(3, 4),)) == () and check((), (x,)) == ()
+    assert check((), (x,)) == ()
+
+
 def guard(x: torch.Tensor, index: int = 0) -> TensorGuard:
     strides = tuple(const(s) for s in x.stride())
     dtype = str(x.dtype).removeprefix("torch.")
