@@ -13,6 +13,7 @@ from stax.schedule.inline import Decision, inline, reads
 from stax.schedule.items import Group
 from stax.schedule.loops import KernelCall, kernel_of
 from stax.schedule.memory import Lifetimes, lifetimes, settled
+from stax.schedule.rows import rows_first
 from stax.schedule.split import split
 
 
@@ -30,8 +31,9 @@ class Schedule:
 
 
 def schedule(program: Program, options: Options) -> Schedule:
-    """Inline, split, fuse, build kernels, and find when each buffer begins and ends."""
+    """Inline, split by rows and by processors, fuse, build kernels, and find when each buffer begins and ends."""
     small, inlined = inline(program, joining=options.fusion, wide=options.numerics == "fast")
+    small, by_rows = rows_first(small) if options.fusion else (small, ())
     small, halved = split(small) if options.fusion else (small, ())
     fused = fuse(small, enabled=options.fusion)
     needed = _needed(small, fused.steps)
@@ -42,7 +44,8 @@ def schedule(program: Program, options: Options) -> Schedule:
     small, steps = settled(small, steps)
     lives = lifetimes(small, steps)
     plan = memory(small, steps, lives)
-    return Schedule(small, steps, lives, plan, (*inlined, *halved, *fused.decisions))
+    decisions = (*inlined, *by_rows, *halved, *fused.decisions)
+    return Schedule(small, steps, lives, plan, decisions)
 
 
 def _needed(program: Program, steps: Iterable[Group | Extern]) -> frozenset[str]:

@@ -1,4 +1,5 @@
-"""What memory-bound training and inference are made of: each case with the kernels and the traffic it must come to."""
+"""What memory-bound training and inference are made of: each case with the kernels and the traffic it must come to. The
+losses are in loss_composites."""
 
 from __future__ import annotations
 
@@ -237,91 +238,6 @@ NORM_GRADIENTS = {
 }
 
 
-# -- losses
-
-
-def labelled(d: Draw) -> list[Tensor]:
-    return [d.matrix(), d.labels()]
-
-
-def cross_entropy(**options: Any) -> Fn:
-    return lambda x, t: F.cross_entropy(wide(x), t, **options)
-
-
-def next_token(x: Tensor, t: Tensor) -> Tensor:
-    """The loss of a language model: each position predicts the next."""
-    return F.cross_entropy(wide(x)[:-1].contiguous(), t[1:].contiguous(), ignore_index=3)
-
-
-def loss_and_gradient(x: Tensor, t: Tensor) -> Any:
-    logs = aten._log_softmax(wide(x), 1, False)
-    loss, weight = aten.nll_loss_forward(logs, t, None, 1, -100)
-    grad = aten.nll_loss_backward(torch.ones_like(loss), logs, t, None, 1, -100, weight)
-    return loss, aten._log_softmax_backward_data(grad, logs, 1, logs.dtype).to(x.dtype)
-
-
-def saved_gradient(logs: Tensor, t: Tensor, grad: Tensor, weight: Tensor) -> Tensor:
-    grad = aten.nll_loss_backward(grad, logs, t, None, 1, -100, weight)
-    return aten._log_softmax_backward_data(grad, logs, 1, logs.dtype)
-
-
-MEAN = "the rows, then their mean"
-LOSSES = {
-    "cross_entropy": Case(cross_entropy(), labelled, 2, 1, MEAN),
-    "cross_entropy, sum": Case(cross_entropy(reduction="sum"), labelled, 2, 1, MEAN),
-    "cross_entropy, none": Case(cross_entropy(reduction="none"), labelled, 1, 1),
-    "cross_entropy, ignored": Case(cross_entropy(ignore_index=2), labelled, 2, 1, MEAN),
-    "cross_entropy, smoothed": Case(cross_entropy(label_smoothing=0.1), labelled, 2, 1, MEAN),
-    "cross_entropy, weighted": Case(
-        lambda x, t, w: F.cross_entropy(wide(x), t, weight=wide(w)),
-        lambda d: [*labelled(d), d.vector().abs()],
-        2,
-        1,
-        MEAN,
-    ),
-    "cross_entropy, weighted and smoothed": Case(
-        lambda x, t, w: F.cross_entropy(wide(x), t, weight=wide(w), label_smoothing=0.1),
-        lambda d: [*labelled(d), d.vector().abs()],
-        2,
-        1,
-        MEAN,
-    ),
-    "cross_entropy of halves": Case(lambda x, t: F.cross_entropy(x, t), labelled, 2, 1, MEAN),
-    "cross_entropy of the next token": Case(next_token, labelled, 2, 1, MEAN),
-    "log of a probability": Case(
-        lambda x, t: F.log_softmax(x, -1).gather(-1, t[:, None]), labelled, 1, 1
-    ),
-    "cross_entropy with its gradient": Case(
-        loss_and_gradient, labelled, 3, 2, "the number of rows that count comes first"
-    ),
-    "gradient of cross_entropy": Case(
-        saved_gradient,
-        lambda d: [
-            wide(d.matrix()).log_softmax(-1),
-            d.labels(),
-            d.statistics(),
-            d.statistics() * 7,
-        ],
-        1,
-        2,
-    ),
-    "mse": Case(F.mse_loss, two, 2, 2, PARTS),
-    "smooth_l1": Case(F.smooth_l1_loss, two, 2, 2, PARTS),
-    "huber": Case(F.huber_loss, two, 2, 2, PARTS),
-    "bce": Case(F.binary_cross_entropy, lambda d: [d.share(), d.share()], 2, 2, PARTS),
-    "bce of logits": Case(
-        F.binary_cross_entropy_with_logits, lambda d: [d.matrix(), d.share()], 2, 2, PARTS
-    ),
-    "kl_div": Case(
-        lambda x, y: F.kl_div(x, y, reduction="batchmean"),
-        lambda d: [d.matrix(), d.share()],
-        2,
-        2,
-        PARTS,
-    ),
-}
-
-
 # -- gradients of activations
 
 
@@ -441,6 +357,13 @@ def adam_in_place(p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> Any:
     return p, m, v
 
 
+def adam_at_step(p: Tensor, g: Tensor, m: Tensor, v: Tensor, step: Tensor) -> Any:
+    """The corrections of the moments depend on a number in memory."""
+    m, v = m * 0.9 + g * 0.1, v * 0.99 + g * g * 0.01
+    shrunk, scale = p * (1 - 0.01), (v / (1 - 0.99**step)).sqrt() + 1e-8
+    return shrunk - 1e-3 * (m / (1 - 0.9**step)) / scale, m, v
+
+
 def moments(d: Draw) -> list[Tensor]:
     return [*three(d), d.matrix().abs()]
 
@@ -451,6 +374,14 @@ OPTIMISERS = {
     "lerp": Case(lambda x, y: torch.lerp(x, y, 0.3), two, 1, 3),
     "adam": Case(adam, moments, 1, 7),
     "adam in place": Case(adam_in_place, moments, 1, 7),
+    "adam at a step": Case(adam_at_step, lambda d: [*moments(d), d.statistics().fill_(3)], 1, 7),
 }
 
-CASES = {**SOFTMAX, **NORMS, **NORM_GRADIENTS, **LOSSES, **ACTIVATIONS, **POSITIONS, **OPTIMISERS}
+CASES: dict[str, Case] = {
+    **SOFTMAX,
+    **NORMS,
+    **NORM_GRADIENTS,
+    **ACTIVATIONS,
+    **POSITIONS,
+    **OPTIMISERS,
+}

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import composites
+import loss_composites
 import pytest
 import torch
-from composites import CASES, Case, Draw
+from composites import Case, Draw
 from lowering import bind, call_torch, lowered, to_numpy
 from running import run_schedule
 from torch import Tensor
@@ -23,6 +25,7 @@ from stax.ir.verify import verify_kernel
 from stax.lower.lower import lower
 from stax.schedule.schedule import Schedule, schedule
 
+CASES: dict[str, Case] = {**composites.CASES, **loss_composites.CASES}
 CUDA = Target.parse("cuda:sm_90")
 # Statistics, weights and labels are small beside the main tensor.
 SLACK = 0.06
