@@ -23,14 +23,11 @@ BACKWARDS = (
     "glu_backward log_sigmoid_backward logit_backward native_dropout_backward "
     "slice_backward select_backward diagonal_backward "
     "mse_loss_backward smooth_l1_loss_backward huber_loss_backward soft_margin_loss_backward "
-    "binary_cross_entropy_backward nll_loss_backward nll_loss2d_backward"
+    "binary_cross_entropy_backward"
 )
 
 # Losses: a few pointwise operators and one reduction.
-LOSSES = (
-    "mse_loss smooth_l1_loss huber_loss soft_margin_loss binary_cross_entropy binary_cross_entropy_with_logits "
-    "nll_loss_forward nll_loss2d_forward"
-)
+LOSSES = "mse_loss smooth_l1_loss huber_loss soft_margin_loss binary_cross_entropy binary_cross_entropy_with_logits"
 
 # Elementwise operators that are short formulas of those with rules.
 FORMULAS = (

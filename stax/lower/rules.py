@@ -8,6 +8,7 @@ from stax.lower import (
     gradient,
     index,
     logic,
+    loss,
     norm,
     norm_gradient,
     pointwise,
@@ -31,6 +32,7 @@ FAMILIES: tuple[tuple[str, Table], ...] = (
     ("scatter", scatter.RULES),
     ("norm", norm.RULES),
     ("norm_gradient", norm_gradient.RULES),
+    ("loss", loss.RULES),
     ("pool", pool.RULES),
     ("random", random.RULES),
 )

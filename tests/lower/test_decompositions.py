@@ -120,6 +120,36 @@ def test_cross_entropy_and_its_backward() -> None:
     assert not externs(check(fn, [numbers(4, 6), target], strict_native=True))
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("shape", [(6,), (5, 6), (3, 6, 2, 4)], ids=str)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_negative_log_likelihood(reduction: str, shape: tuple[int, ...], weighted: bool) -> None:
+    """Classes are the second dimension, or the only one; what is ignored counts for nothing, NaN included."""
+    places = (shape[0], *shape[2:]) if len(shape) > 1 else ()
+    target = torch.randint(0, 6, places, generator=torch.Generator().manual_seed(2))
+    weight = [numbers(6, seed=3).abs()] if weighted else []
+    x = numbers(*shape)
+    if places:
+        target.view(-1)[1] = 3
+        x.movedim(1, -1).reshape(-1, 6)[1] = math.nan
+
+    def fn(x: torch.Tensor, t: torch.Tensor, *w: torch.Tensor) -> Any:
+        number = {"none": 0, "mean": 1, "sum": 2}[reduction]
+        kind = "nll_loss2d" if x.ndim > 2 else "nll_loss"
+        scale = w[0] if w else None
+        out, total = getattr(aten, f"{kind}_forward")(x, t, scale, number, 3)
+        backward = getattr(aten, f"{kind}_backward")
+        return out, backward(torch.full_like(out, 0.7), x, t, scale, number, 3, total)
+
+    assert not externs(check(fn, [x, target, *weight], strict_native=True, scale=4))
+
+
+def test_a_label_beyond_the_classes_is_an_error() -> None:
+    program = lowered(lambda x, t: F.nll_loss(x, t), [numbers(3, 6), torch.tensor([0, 1, 2])])
+    with pytest.raises(IndexError):
+        run_program(program, [numbers(3, 6), torch.tensor([0, 6, 2])])
+
+
 LOSSES: dict[str, Fn] = {
     "cross_entropy": lambda x, y: F.cross_entropy(x, torch.arange(4) % 6),
     "cross_entropy_smoothed": lambda x, y: F.cross_entropy(
