@@ -21,6 +21,8 @@ from stax.tune.work import Reply, Request, Work, pack_request, unpack_reply
 
 # One configuration may take this long beyond its budget: allocation, warm-up, a slow machine.
 LIMIT_S = 20.0
+# A child that nobody needs any more holds memory of the device: it ends after this long.
+IDLE_S = 30.0
 # Children in a row that do not even start before we stop making new ones.
 MOST_FAILURES = 3
 GPU = "stax.tune.gpu:Gpu"
@@ -45,8 +47,8 @@ class Measurer(Protocol):
 
 
 class IsolatedMeasurer:
-    """The Measurer of one GPU. Its child starts when ``alone`` is opened, while the caller still compiles, and stays warm
-    until ``close``. ``maker``: the "module:class" of the Device in the child."""
+    """The Measurer of one GPU. Its child starts when ``alone`` is opened, while the caller still compiles, and stays warm for
+    ``idle_s`` after the last turn, or until ``close``. ``maker``: the "module:class" of the Device in the child."""
 
     def __init__(
         self,
@@ -56,12 +58,15 @@ class IsolatedMeasurer:
         observe: Observer = ignore,
         maker: str = GPU,
         limit_s: float = LIMIT_S,
+        idle_s: float = IDLE_S,
     ) -> None:
         self._present = device
         self._lock = locks / f"tune-{device.identity}.lock"
         self._observe = observe
         self._argument = f"{maker} {device.ordinal}"
         self._limit_s = limit_s
+        self._idle_s = idle_s
+        self._timer: threading.Timer | None = None
         self._child: Child | None = None
         self._ready = False
         self._failures = 0
@@ -77,6 +82,7 @@ class IsolatedMeasurer:
     def alone(self) -> Generator[int | None]:
         """Raises OSError when the lock file can not be made."""
         with self._turn, _locked(self._lock, self._observe):
+            self._cancel()
             busy = busy_percent(self._present.identity)
             self._started()
             try:
@@ -84,6 +90,9 @@ class IsolatedMeasurer:
             finally:
                 if self._ready:
                     self._exchange(Request(None))
+                self._timer = threading.Timer(self._idle_s, self.close)
+                self._timer.daemon = True
+                self._timer.start()
 
     def measure(self, work: Work, budget_us: float, best_us: float) -> Measurement:
         reply = self._ask(Request(work, budget_us, best_us))
@@ -94,6 +103,7 @@ class IsolatedMeasurer:
     def close(self) -> None:
         """End the child."""
         with self._turn:
+            self._cancel()
             self._drop()
 
     def _ask(self, request: Request) -> Reply:
@@ -129,6 +139,11 @@ class IsolatedMeasurer:
             except OSError as error:  # no process or file left to have
                 self._failures, self._reason = MOST_FAILURES, str(error)
         return self._child
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _drop(self) -> None:
         if self._child is not None:

@@ -132,6 +132,19 @@ def test_the_child_outlives_a_turn_and_not_the_measurer(bench: Bench) -> None:
     assert after.is_finite and after != found[0]
 
 
+def test_an_idle_child_ends_by_itself(tmp_path: Path) -> None:
+    measurer = IsolatedMeasurer(PRESENT, tmp_path / "locks", maker=PLAYED, idle_s=0.2)
+    with measurer.alone():
+        process = int(measurer.measure(work("process"), 1000.0, 0.0).time_us)
+    until = time.monotonic() + 20
+    while Path(f"/proc/{process}").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not Path(f"/proc/{process}").exists()
+    with measurer.alone():
+        assert measurer.measure(work("steady"), 1000.0, 0.0).status == "ok"
+    measurer.close()
+
+
 def test_one_tuner_at_a_time(bench: Bench, tmp_path: Path) -> None:
     lock = tmp_path / "locks" / f"tune-{PRESENT.identity}.lock"
     lock.parent.mkdir()
