@@ -1,27 +1,36 @@
-"""explain(): what a call compiles to, kernel by kernel, and what each should cost. Builds nothing and runs nothing."""
+"""explain(): what a call compiles to, kernel by kernel, and what each should cost. Builds and runs nothing, unless asked to
+measure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import torch
 
 from stax.api.reports import CallReport, ExplainReport, KernelReport
+from stax.api.session import Session
+from stax.api.timing import Timed, measured, recorded
 from stax.base.devices import NAMED_DEVICES, Device, device_of
-from stax.base.errors import OptionError
-from stax.base.options import Options
+from stax.base.errors import OptionError, StoreError
+from stax.base.observe import Observer
+from stax.base.options import Environment, Options
 from stax.base.target import Target
+from stax.build.job import Builder
 from stax.capture.decompose import decompositions
 from stax.capture.trace import trace
 from stax.codegen.backends import emitter, looper
 from stax.codegen.triton.cost import grid_of, predict_s
 from stax.ir.kernel import Kernel
 from stax.ir.program import Extern
+from stax.ir.source import Source
 from stax.ir.traffic import traffic
 from stax.lower.lower import lower
 from stax.schedule.schedule import Schedule, schedule
+from stax.store.base import Store
+from stax.tune.isolate import Measurer
 
 
 def explain(
@@ -34,34 +43,48 @@ def explain(
     strict_native: bool = False,
     options: Options | None = None,
     device: str = "",
+    measure: bool = False,
+    store: str | Store | None = None,
+    builder: Builder | None = None,
+    measurer: Measurer | None = None,
+    observer: Observer | None = None,
+    environment: Environment | None = None,
 ) -> ExplainReport:
     """The kernels and calls to torch of ``fn(*args, **kwargs)`` on ``target``, whose device need not be here.
 
     ``device`` names the GPU whose facts are used: default, one of this machine that has the target's architecture, else
-    the architecture's own row. Raises CaptureError, MissingRule, OptionError.
+    the architecture's own row. Configurations and times come from the tuning records of ``store`` as far as there are
+    any (of ``options.tune``, on that device); with ``measure`` every kernel is built and timed here, by ``measurer``.
+    Raises CaptureError, MissingRule, OptionError; with ``measure`` also BuildError, LaunchError.
     """
     chosen = options or Options()
     if strict_native:
         chosen = chosen.with_(strict_native=True)
     wanted = target if isinstance(target, Target) else Target.parse(target)
-    named, facts = _device(wanted, device)
+    named, facts = _device(wanted, device, "" if measurer is None else measurer.device)
     captured = trace(
         fn, tuple(args), dict(kwargs or {}), dynamic=dynamic, target=wanted, decompositions=decompositions(),
     )  # fmt: skip
     plan = schedule(lower(captured, options=chosen), chosen)
+    session = Session(
+        store=store, builder=builder, observer=observer, environment=environment, measurer=measurer
+    )
+    with closing(session):
+        rows = _kernels(plan, wanted, facts, chosen.tune, named, measure, session)
     calls = Counter(s.target for s in plan.steps if isinstance(s, Extern))
     return ExplainReport(
         target=str(wanted),
-        device=named,
+        device=named or (wanted.arch if facts else ""),
         floor_bytes_s=None if facts is None else facts.floor_bytes_s,
-        kernels=_kernels(plan, wanted, facts),
+        kernels=rows,
         calls=tuple(CallReport(name, count) for name, count in calls.items()),
         decisions=tuple((d.subject, d.verdict, d.reason) for d in plan.decisions),
     )
 
 
-def _device(target: Target, name: str) -> tuple[str, Device | None]:
-    """(name, facts) of the device that predictions are for; no facts of CPUs are known."""
+def _device(target: Target, name: str, measuring: str) -> tuple[str, Device | None]:
+    """(name, facts) of the device that predictions are for, the one that measures if there is one; "" is any of the
+    architecture. No facts of CPUs are known."""
     if name and (target.kind != "cuda" or name not in NAMED_DEVICES):
         raise OptionError(
             "unknown device", expected=" | ".join(NAMED_DEVICES), found=repr(name),
@@ -69,8 +92,8 @@ def _device(target: Target, name: str) -> tuple[str, Device | None]:
         )  # fmt: skip
     if target.kind != "cuda":
         return "", None
-    found = name or _present(target.arch)
-    return found if found in NAMED_DEVICES else target.arch, device_of(target.arch, found)
+    found = name or measuring or _present(target.arch)
+    return found, device_of(target.arch, found)
 
 
 def _present(arch: str) -> str:
@@ -82,16 +105,30 @@ def _present(arch: str) -> str:
     return ""
 
 
-def _kernels(plan: Schedule, target: Target, device: Device | None) -> tuple[KernelReport, ...]:
+def _kernels(
+    plan: Schedule, target: Target, device: Device | None, tune: str, name: str, measure: bool, session: Session,
+) -> tuple[KernelReport, ...]:  # fmt: skip
     """Distinct kernels in the order of first use."""
     launches = Counter(s.kernel for s in plan.steps if not isinstance(s, Extern))
-    return tuple(_kernel(k, count, target, device) for k, count in launches.items())
+    sources = {kernel: emitter(target)(kernel, target) for kernel in launches}
+    times = {kernel: Timed(source.default) for kernel, source in sources.items()}
+    if target.kind == "cuda":
+        try:
+            times = recorded(plan, sources, target, tune, name, session.records)
+        except StoreError as error:
+            session.degrade(error)
+    if measure:
+        times = measured(plan, sources, times, target, session)
+    return tuple(
+        _kernel(k, sources[k], times[k], count, target, device) for k, count in launches.items()
+    )
 
 
-def _kernel(kernel: Kernel, launches: int, target: Target, device: Device | None) -> KernelReport:
-    source = emitter(target)(kernel, target)
+def _kernel(
+    kernel: Kernel, source: Source, timed: Timed, launches: int, target: Target, device: Device | None,
+) -> KernelReport:  # fmt: skip
     moved = traffic(kernel, loops=looper(target)(kernel))
-    config = source.default
+    config = timed.config
     return KernelReport(
         name=source.entry,
         form=kernel.form,
@@ -103,5 +140,6 @@ def _kernel(kernel: Kernel, launches: int, target: Target, device: Device | None
         reread_bytes=moved.reread_bytes,
         floor_s=None if device is None else moved.moved_bytes / device.floor_bytes_s,
         predicted_s=None if device is None else predict_s(kernel, source, config, moved, device),
-        measured_s=None,
+        measured_s=timed.time_s,
+        measured_on=timed.device,
     )

@@ -57,7 +57,7 @@ class PullReport:
 class KernelReport:
     """One distinct kernel, at the sizes of the call that was explained. ``launches``: how often a call runs it; bytes and
     seconds are of one launch. ``floor_s``: bytes read and written at the rate of a copy; ``reread_bytes``: what later
-    loops read again; None is not known."""
+    loops read again; None is not known. ``measured_on`` names the device of ``measured_s``, a cold cache."""
 
     name: str
     form: str
@@ -70,6 +70,7 @@ class KernelReport:
     floor_s: float | None
     predicted_s: float | None
     measured_s: float | None
+    measured_on: str
 
 
 @dataclass(frozen=True)

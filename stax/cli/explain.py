@@ -28,6 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--target", metavar="TARGET", required=True, help="cpu:x86-64-v3, cuda:sm_90, …"
     )
     parser.add_argument("--device", metavar="NAME", default="", help="the GPU whose facts are used")
+    parser.add_argument(
+        "--measure", action="store_true", help="time every kernel on a GPU of this machine"
+    )
+    parser.add_argument("--store", metavar="URL", help="whose tuning records to read (STAX_STORE)")
     parser.add_argument("--dynamic", action="store_true", help="kernels for all sizes")
     parser.add_argument(
         "--strict-native", action="store_true", help="an operator without a rule is an error"
@@ -68,6 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
             strict_native=arguments.strict_native,
             options=options,
             device=arguments.device,
+            measure=arguments.measure,
+            store=arguments.store,
         )
         for call in calls
     ]

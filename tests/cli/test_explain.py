@@ -45,7 +45,7 @@ def test_an_unknown_device_is_misuse(tmp_path: Path) -> None:
 
 def test_the_table() -> None:
     kernel = KernelReport(
-        "triton_red_fused_sum", "red", 3, (64, 2), {"XBLOCK": 1}, 4_000_000, 256, 0, 1e-6, 3e-6, None
+        "triton_red_fused_sum", "red", 3, (64, 2), {"XBLOCK": 1}, 4_000_000, 256, 0, 1e-6, 3e-6, None, ""
     )  # fmt: skip
     report = ExplainReport(
         "cuda:sm_90", "NVIDIA H200", 4.257e12, (kernel,), (CallReport("aten.mm.default", 2),),
