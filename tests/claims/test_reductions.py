@@ -13,6 +13,7 @@ from tests.triton_interpret import Interpreter
 
 # Rows beyond what registers hold, and enough of them to occupy every processor: looped, and never split.
 LONG = (4096, 200_000)
+EXAMPLE = (64, 16384)
 
 
 def form(fn: Callable[..., torch.Tensor], *shape: int, dynamic: bool = False) -> str:
@@ -95,7 +96,43 @@ def test_claim_4_3_the_looped_form(interpreter: Interpreter) -> None:
     assert (out.double() - exact).abs().max() <= 2 * own + 1e-3
 
 
+def test_claim_4_4_few_outputs_are_split_into_two_kernels(interpreter: Interpreter) -> None:
+    """64 × 16384: a looped kernel of 128 outputs × 8192, then a persistent one of 64 × 2, both along contiguous memory."""
+    args = random(EXAMPLE)
+    found = made(sum_of_squares, args)
+    assert [s.form for s in found.sources] == ["red", "per"]
+    assert [numels(s) for s in found.sources] == [{"x": 128, "r0_": 8192}, {"x": 64, "r0_": 2}]
+    assert all(k.inner for k in found.kernels)
+    (out,) = found.run(args, interpreter)
+    exact = sum_of_squares(args[0].double())
+    own = (sum_of_squares(*args).double() - exact).abs().max()
+    assert (out.double() - exact).abs().max() <= 2 * own + 1e-3
+
+
+def test_claim_4_5_outer_dimensions_merge() -> None:
+    """[64, 2] is one dimension: 16384*i0 + 8192*i1 is 8192*(2*i0 + i1), so a_j = s_{j+1}·a_{j+1} holds. Where it does
+    not, there are two."""
+    first = made(sum_of_squares, random(EXAMPLE)).kernels[0]
+    assert [(a.name, a.extent) for a in first.axes] == [("x0", 128)]
+    (load,) = [v for s in first.statements for v in s.body.loads]
+    assert load.args[0].text == "[r0_0 + 8192*x0]"
+    holds(made(sum_of_squares, random(EXAMPLE)).sources[0], "tl.load(in_ptr0 + (r0_1 + 8192*x0)")
+    apart = made(sum_of_squares, [torch.empty(64, 3, 512)[:, :2]]).kernel
+    assert [a.extent for a in apart.axes] == [64, 2]
+
+
 def test_claim_4_6_one_load_in_the_loop_body() -> None:
     """x * x reads x once."""
     source = made(sum_of_squares, [torch.empty(LONG, device="meta")]).source
     assert count(source, r"tl\.load") == 1
+    first, _ = made(sum_of_squares, random(EXAMPLE)).sources
+    assert count(first, r"tl\.load") == 1
+
+
+def test_claim_4_7_the_partial_buffer_has_512_bytes() -> None:
+    """64 × 2 float32, in the call's temporary memory."""
+    plan = made(sum_of_squares, random(EXAMPLE)).plan
+    (partial,) = plan.memory.spots
+    buffer = plan.program.buffer(partial)
+    assert buffer.dtype == "float32" and [e.value for e in buffer.shape] == [64, 2]
+    assert [e.value for e in plan.memory.slots] == [512]
