@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from stax.base.options import Options
 from stax.ir.program import Extern, Program, TensorRef
+from stax.schedule.adopt import adopt
 from stax.schedule.arena import Memory, memory
 from stax.schedule.fuse import fuse
-from stax.schedule.inline import Decision, inline, reads
+from stax.schedule.inline import Decision, drop_dead, inline, reads
 from stax.schedule.items import Group
 from stax.schedule.loops import KernelCall, kernel_of
 from stax.schedule.memory import Lifetimes, lifetimes, settled
@@ -32,7 +33,9 @@ class Schedule:
 
 def schedule(program: Program, options: Options) -> Schedule:
     """Inline, split by rows and by processors, fuse, build kernels, and find when each buffer begins and ends."""
-    small, inlined = inline(program, joining=options.fusion, wide=options.numerics == "fast")
+    small, inlined = inline(
+        adopt(drop_dead(program)), joining=options.fusion, wide=options.numerics == "fast"
+    )
     small, by_rows = rows_first(small) if options.fusion else (small, ())
     small, halved = split(small) if options.fusion else (small, ())
     fused = fuse(small, enabled=options.fusion)

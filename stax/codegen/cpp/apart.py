@@ -1,4 +1,5 @@
-"""Along which axes no two points of a kernel write to one element by a scatter: those that threads and lanes may share.
+"""Where a kernel's scatters write: the axes along which no two points write to one element, which threads and lanes may
+share.
 
 The place of a scatter is a sum of digits times strides: an axis, or an index that was checked to lie below its extent. Where
 each stride is at least what the smaller digits reach, other digits mean other elements.
@@ -30,6 +31,14 @@ def keeps_apart(kernel: Kernel, axis: Axis) -> bool:
     """True when points that differ along ``axis`` change different elements in each scatter of the kernel; proven, not
     guessed."""
     return all(_is_apart(kernel, axis, s.body) for s in kernel.statements if s.body.op == "scatter")
+
+
+def plain_part(body: Value) -> Expr:
+    """The part of a scatter's place that is an expression."""
+    parts = scatter_parts(body)
+    assert parts is not None
+    exprs = [t.attr[0] for t in _terms(parts.indices[0]) if t.op == "index"]
+    return sum((e for e in exprs if isinstance(e, Expr)), const(0))
 
 
 def _is_apart(kernel: Kernel, axis: Axis, body: Value) -> bool:

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from stax.base.errors import VerifyError
-from stax.codegen.cpp.apart import keeps_apart
+from stax.codegen.cpp.apart import keeps_apart, plain_part
 from stax.codegen.cpp.cost import work
 from stax.codegen.cpp.stages import Stage, stages
 from stax.codegen.cpp.values import inline_locals
@@ -149,6 +149,7 @@ def _score(kernel: Kernel, axis: Axis) -> float:
         if v.args[0].op == "index"
     ]
     offsets += [store.offset for s in kernel.statements for store in s.stores]
+    offsets += [plain_part(s.body) for s in kernel.statements if s.body.op == "scatter"]
     total = 0.0
     for offset in offsets:
         assert isinstance(offset, Expr)
