@@ -22,7 +22,7 @@ Decompositions = Mapping[object, Callable[..., object] | None]
 BACKWARDS = (
     "glu_backward log_sigmoid_backward logit_backward native_dropout_backward "
     "slice_backward select_backward diagonal_backward "
-    "mse_loss_backward smooth_l1_loss_backward huber_loss_backward soft_margin_loss_backward "
+    "soft_margin_loss_backward "
     "binary_cross_entropy_backward"
 )
 

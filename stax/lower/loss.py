@@ -1,16 +1,17 @@
-"""Rules of the negative log-likelihood and its gradient: a pick for each position, in float32 for half types."""
+"""Rules of losses, in float32 for half types: the negative log-likelihood picks for each position; gradients of distances
+are one formula."""
 
 from __future__ import annotations
 
 from stax.capture.captured import Meta
 from stax.ir.dtypes import accumulator
-from stax.ir.expr import Expr
+from stax.ir.expr import Expr, product
 from stax.ir.value import Value, cast, constant, index, scalar, where
 from stax.lower.build import Call, Result, Table
 from stax.lower.index import checked
-from stax.lower.pointwise import both, num, zero
+from stax.lower.pointwise import both, elementwise, num, zero
 from stax.lower.reduce import Nest, finish, nest
-from stax.lower.scalars import div, mul, read
+from stax.lower.scalars import div, mul, number, read, sub
 from stax.lower.views import View, axis
 
 NONE, MEAN = 0, 1  # torch's numbers of reductions; 2 is a sum
@@ -96,6 +97,52 @@ def nll_backward(
     return c.fill(cast(where(hit, slope, num(0, slope)), c.out.dtype))
 
 
+# -- distances: the gradient of a mean is divided by the number of elements
+
+
+def mse_backward(c: Call, grad: View, x: View, y: View, reduction: int) -> View:
+    share = _share(c, x, reduction)
+
+    def fn(g: Value, a: Value, b: Value) -> Value:
+        return mul(mul(mul(num(2, a), share), sub(a, b)), g)
+
+    return elementwise(c, fn, grad, x, y)
+
+
+def smooth_l1_backward(c: Call, grad: View, x: View, y: View, reduction: int, beta: float) -> View:
+    """In between, and of NaN, the gap; beyond beta its sign."""
+    share = _share(c, x, reduction)
+
+    def fn(g: Value, a: Value, b: Value) -> Value:
+        gap, flat = sub(a, b), mul(share, g)
+        within = div(mul(mul(share, gap), g), num(beta, gap))
+        return _clipped(gap, beta, within, flat)
+
+    return elementwise(c, fn, grad, x, y)
+
+
+def huber_backward(c: Call, grad: View, x: View, y: View, reduction: int, delta: float) -> View:
+    share = _share(c, x, reduction)
+
+    def fn(g: Value, a: Value, b: Value) -> Value:
+        gap, flat = sub(a, b), mul(mul(share, g), num(delta, g))
+        return _clipped(gap, delta, mul(mul(share, gap), g), flat)
+
+    return elementwise(c, fn, grad, x, y)
+
+
+def _clipped(gap: Value, bound: float, within: Value, flat: Value) -> Value:
+    above = where(scalar("gt", gap, num(bound, gap)), flat, within)
+    return where(scalar("lt", gap, num(-bound, gap)), scalar("neg", flat), above)
+
+
+def _share(c: Call, x: View, reduction: int) -> Value:
+    """1 / the number of elements for a mean, else 1."""
+    dtype = accumulator(c.out.dtype)
+    count = number(product(x.shape) if reduction == MEAN else 1, dtype)
+    return div(constant(1, dtype), count)
+
+
 def _metas(c: Call) -> list[Meta]:
     assert isinstance(c.meta, tuple)
     return [m for m in c.meta if m is not None]
@@ -106,4 +153,7 @@ RULES: Table = {
     "aten.nll_loss2d_forward.default": nll_forward,
     "aten.nll_loss_backward.default": nll_backward,
     "aten.nll_loss2d_backward.default": nll_backward,
+    "aten.mse_loss_backward.default": mse_backward,
+    "aten.smooth_l1_loss_backward.default": smooth_l1_backward,
+    "aten.huber_loss_backward.default": huber_backward,
 }

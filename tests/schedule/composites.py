@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 aten = torch.ops.aten
 Fn = Callable[..., Any]
@@ -72,6 +73,22 @@ class Case:
     moved: float
     fewest: str = ""
     formula: Fn | None = None
+
+    def check(self, args: Sequence[Tensor], found: Sequence[Any], room: float) -> None:
+        """No further from float64 than twice eager, and ``room`` units of the last digit of the largest result."""
+        reference = self.formula or self.fn
+        eager = _tensors(reference(*args))
+        exact = [a.double() if a.is_floating_point() else a for a in args]
+        for ours, theirs, truth in zip(found, eager, _tensors(reference(*exact)), strict=True):
+            right = truth.double()
+            error = (torch.from_numpy(ours).double() - right).abs().max()
+            unit = torch.finfo(theirs.dtype).eps * right.abs().max()
+            allowed = 2 * (theirs.double() - right).abs().max() + room * unit
+            assert error <= allowed, (float(error), float(allowed))
+
+
+def _tensors(found: Any) -> list[Tensor]:
+    return [t for t in pytree.tree_leaves(found) if isinstance(t, Tensor)]
 
 
 PARTS = "one number of so many elements: many processors make parts of it, then one their sum"

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import composites
 import loss_composites
 import pytest
 import torch
 from composites import Case, Draw
-from lowering import bind, call_torch, lowered, to_numpy
+from lowering import bind, call_torch, compare, lowered, to_numpy
 from running import run_schedule
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from stax.base.options import Options
 from stax.base.target import Target
@@ -56,14 +54,6 @@ def test_kernels_and_bytes(name: str, dynamic: bool) -> None:
     assert moved_bytes(plan) / unit == pytest.approx(case.moved, abs=SLACK * case.moved)
 
 
-def exact(args: Sequence[Tensor]) -> list[Tensor]:
-    return [a.double() if a.is_floating_point() else a for a in args]
-
-
-def results(found: Any) -> list[Tensor]:
-    return [t.double() for t in pytree.tree_leaves(found) if isinstance(t, Tensor)]
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_values(name: str, dtype: torch.dtype) -> None:
@@ -71,16 +61,27 @@ def test_values(name: str, dtype: torch.dtype) -> None:
     case = CASES[name]
     args = case.args(Draw(10, 24, dtype, seed=1))
     plan = schedule(lowered(case.fn, args), Options())
-    room = 0.5 if dtype == torch.bfloat16 else 8.0
     for step in plan.steps:
         assert isinstance(step, Extern) or verify_kernel(step.kernel) is None
     arrays = [to_numpy(a) for a in args]
     found = run_schedule(plan, arrays, bind(plan.program, args), call_torch)
-    reference = case.formula or case.fn
-    eager = reference(*args)
-    units = [torch.finfo(t.dtype).eps for t in pytree.tree_leaves(eager) if isinstance(t, Tensor)]
-    truth = results(reference(*exact(args)))
-    for ours, theirs, right, unit in zip(found, results(eager), truth, units, strict=True):
-        error = (torch.from_numpy(ours).double() - right).abs().max()
-        allowed = 2 * (theirs - right).abs().max() + room * unit * right.abs().max()
-        assert error <= allowed, (float(error), float(allowed))
+    case.check(args, found, room=0.5 if dtype == torch.bfloat16 else 8.0)
+
+
+# Here the order of eager's own arithmetic decides which of its infinities cancel, and a GPU's is another than the CPU's.
+CANCELLING = ("standard deviation", "layer_norm_backward", "group_norm_backward", "gelu")
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if not n.startswith("bce")])
+def test_what_is_not_finite(name: str) -> None:
+    """NaN and infinities come out where eager has them."""
+    case = CASES[name]
+    args = list(case.args(Draw(10, 40, torch.float32, seed=4)))
+    first = args[0].view(-1)
+    first[3] = torch.nan
+    if not name.startswith(CANCELLING):
+        first[45], first[90] = torch.inf, -torch.inf
+    plan = schedule(lowered(case.fn, args), Options())
+    arrays = [to_numpy(a) for a in args]
+    found = run_schedule(plan, arrays, bind(plan.program, args), call_torch)
+    compare(found, (case.formula or case.fn)(*args), scale=20)
