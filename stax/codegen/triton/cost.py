@@ -1,8 +1,9 @@
 """How long a kernel should take on a device under a configuration: predicted from bytes, grid and blocks, measuring nothing.
 
 What limits a kernel bound by memory is how many bytes are on their way at once. Resident programs times the bytes that one
-has in flight, over the latency, is the rate they can ask for; the device gives no more than its copy rate. The last wave of
-programs counts as a whole one.
+has in flight, over the latency, is the rate they can ask for; the device gives no more than its copy rate. What is read again
+comes from the cache while all that is resident fits there, beside the traffic of the memory, else from memory. Where there
+are few waves of programs, the last one leaves processors idle.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from stax.ir.traffic import Traffic
 
 # Between the start of an empty kernel and its end.
 LEAST_S = 2e-6
-# Warps and programs that one processor holds, and what a second read costs while the cache still has it.
+# Warps and programs that one processor holds.
 MOST_WARPS, MOST_PROGRAMS = 64, 32
+# How much of the L2 cache what is read again may fill, and the rate of the cache over that of a copy. The share is that of
+# heuristics.L2_SHARE; the rate is a guess from published L2 bandwidths of the H100, some 6 TB/s.
+CACHE_SHARE = 0.4
 CACHE_SPEED = 1.5
 
 
@@ -40,9 +44,15 @@ def predict_s(
     steps = 1
     if kernel.form == "red":
         steps = max(ceil(kernel.rnumel.evaluate(kernel.hints) / config["R0_BLOCK"]), 1)
-    in_flight = min(programs, resident) * moved.moved_bytes / programs / steps
+    at_once = min(programs, resident)
+    in_flight = at_once * moved.moved_bytes / programs / steps
     rate = min(device.floor_bytes_s, in_flight / device.latency_s)
+    if not rate:
+        return LEAST_S
     waves = programs / resident
-    late = ceil(waves) / waves if waves > 1 and steps == 1 else 1.0
-    again = moved.reread_bytes / (rate * CACHE_SPEED) if rate else 0.0
-    return LEAST_S + (moved.moved_bytes / rate * late if rate else 0.0) + again
+    late = 1 + (ceil(waves) / waves - 1) / ceil(waves) if waves > 1 and steps == 1 else 1.0
+    all_bytes = moved.moved_bytes + moved.reread_bytes
+    held = at_once * min(moved.reread_bytes, moved.read_bytes) / programs
+    if held > CACHE_SHARE * device.l2_bytes:
+        return LEAST_S + all_bytes / rate
+    return LEAST_S + max(moved.moved_bytes / rate * late, all_bytes / (rate * CACHE_SPEED))
