@@ -29,7 +29,7 @@ def norms(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """Kernels around a product: temps of kernels alone, and temps that torch reads."""
     h = F.layer_norm(x, x.shape[-1:]).t().contiguous()
     h = torch.softmax(torch.softmax(h, 0), 1) @ w
-    return torch.softmax(torch.softmax(h, 1), 0).t().contiguous() + h.sum(0)[: x.shape[0], None]
+    return torch.softmax(torch.softmax(h, 1), 0).t().contiguous() + h.sum(0)[:, None]
 
 
 def executable(compiled: Compiled) -> Executable:
