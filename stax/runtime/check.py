@@ -119,6 +119,11 @@ class FastGuards:
         self._distinct = distinct
         self._seen: tuple[object, Same, tuple[Tensor, ...]] | None = None
 
+    @property
+    def alone(self) -> Repeated | None:
+        """The check of (leaves, tensors), when that is all there is: nothing static, none that must be distinct."""
+        return None if self._indices or self._distinct else self._dynamic
+
     def __call__(
         self, leaves: Sequence[Any], tensors: Sequence[Any], token: object = None
     ) -> Values | None:

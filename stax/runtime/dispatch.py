@@ -26,10 +26,12 @@ class Entry:
         signature = executable.artifact.signature
         self.executable = executable
         self.tree = signature.call
-        self.binder = Binder(
-            module, [i for i in signature.inputs if i.source in ("parameter", "buffer")]
-        )
+        held = [i for i in signature.inputs if i.source in ("parameter", "buffer")]
+        self.binds = bool(held)
+        self.binder = Binder(module, held)
         self._assemble = _assembler(executable)
+        self.match = _matcher(self, self._assemble)
+        self._run, self._rebuild = executable.run_checked, executable.rebuild
 
     def bind(self, leaves: Leaves) -> tuple[Inputs, object] | str:
         """The flat inputs and a token that is the same object while the module's tensors are; or why there are none."""
@@ -40,7 +42,7 @@ class Entry:
 
     def call(self, inputs: Inputs, symbols: Sequence[int]) -> Any:
         """Run and rebuild the user's return value."""
-        return self.executable.rebuild(self.executable.run(inputs, symbols))
+        return self._rebuild(self._run(inputs, symbols))
 
     def why_not(self, leaves: Leaves) -> Reason | None:
         """Why this entry is not valid for a call of its structure; None when it is."""
@@ -147,11 +149,9 @@ class Dispatcher:
         """The most recent valid entry. Cheap for a repeated call; a Miss costs the explanation."""
         recent = self._recent
         if recent is not None:
-            leaves = recent.executable.flatten(args, kwargs)
-            if leaves is not None:
-                hit = _try(recent, leaves)
-                if hit is not None:
-                    return hit
+            hit = recent.match(args, kwargs)
+            if hit is not None:
+                return hit
         return self._search(args, kwargs)
 
     def _search(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hit | Miss:
@@ -196,6 +196,27 @@ def _try(entry: Entry, leaves: Leaves) -> Hit | None:
     inputs, token = bound
     symbols = entry.executable.check(leaves, inputs, token)
     return None if symbols is None else _hit(Hit, (entry, inputs, symbols))
+
+
+def _matcher(
+    entry: Entry, assemble: Callable[[Leaves, Any], Inputs]
+) -> Callable[[tuple[Any, ...], dict[str, Any]], Hit | None]:
+    """(args, kwargs) → a hit: flatten, bind, check. Without parameters and buffers, straight on."""
+    flatten, alone = entry.executable.flatten, entry.executable.check.alone
+
+    def match(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hit | None:
+        leaves = flatten(args, kwargs)
+        return None if leaves is None else _try(entry, leaves)
+
+    def match_alone(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hit | None:
+        leaves = flatten(args, kwargs)
+        if leaves is None:
+            return None
+        inputs = assemble(leaves, ())
+        symbols = alone(leaves, inputs)  # type: ignore[misc]
+        return None if symbols is None else _hit(Hit, (entry, inputs, symbols))
+
+    return match if alone is None or entry.binds else match_alone
 
 
 def _with(groups: tuple[Group, ...], entry: Entry, key: CallClass) -> tuple[Group, ...]:

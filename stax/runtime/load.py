@@ -24,7 +24,7 @@ from stax.runtime.cuda import load_cubin
 from stax.runtime.guards import Bound, Reason, holds
 from stax.runtime.signature import NO_TYPES, Types, builder, compile_flattener, leaf_names
 from stax.runtime.state import any_autocast
-from stax.runtime.wrapper import generate
+from stax.runtime.wrapper import Forward, generate
 
 Blobs = Mapping[str, bytes]
 
@@ -75,6 +75,8 @@ class Executable:
         self._rebuild = builder(signature.out, types)
         self._symbols = _symbol_reader(artifact)
         self._autocast = _autocast_devices(artifact)
+        # What :meth:`run` comes to for inputs and symbols that the guards gave.
+        self.run_checked: Forward = self.run if self._autocast else self._forward
         self.tensor_names = _tensor_names(artifact)
 
     def guards_hold(self, call: Bound) -> Reason | None:
