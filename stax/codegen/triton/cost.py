@@ -12,14 +12,16 @@ from collections.abc import Mapping
 from math import ceil, prod
 
 from stax.base.devices import Device
+from stax.codegen.triton.layout import persistent_block
 from stax.ir.kernel import Kernel
 from stax.ir.source import Config, Source
 from stax.ir.traffic import Traffic
 
+WARP = 32
 # Between the start of an empty kernel and its end.
 LEAST_S = 2e-6
-# Warps and programs that one processor holds.
-MOST_WARPS, MOST_PROGRAMS = 64, 32
+# Warps and programs that one processor holds, and the elements of one lane in all of its warps that its registers hold.
+MOST_WARPS, MOST_PROGRAMS, LANE_ELEMENTS = 64, 32, 512
 # How much of the L2 cache what is read again may fill, and the rate of the cache over that of a copy. The share is that of
 # heuristics.L2_SHARE; the rate is a guess from published L2 bandwidths of the H100, some 6 TB/s.
 CACHE_SHARE = 0.4
@@ -40,7 +42,7 @@ def predict_s(
     programs = prod(grid_of(source, config, kernel.hints))
     if not programs:
         return 0.0
-    resident = device.processors * min(MOST_WARPS // config["num_warps"], MOST_PROGRAMS)
+    resident = device.processors * _resident(kernel, config)
     steps = 1
     if kernel.form == "red":
         steps = max(ceil(kernel.rnumel.evaluate(kernel.hints) / config["R0_BLOCK"]), 1)
@@ -56,3 +58,13 @@ def predict_s(
     if held > CACHE_SHARE * device.l2_bytes:
         return LEAST_S + all_bytes / rate
     return LEAST_S + max(moved.moved_bytes / rate * late, all_bytes / (rate * CACHE_SPEED))
+
+
+def _resident(kernel: Kernel, config: Config) -> int:
+    """Programs that one processor holds at once, one at least."""
+    warps = config["num_warps"]
+    elements = prod(value for name, value in config.values if name.endswith("BLOCK"))
+    if kernel.form == "per":
+        elements *= persistent_block(kernel)
+    each = max(elements // (WARP * warps), 1)
+    return max(min(min(LANE_ELEMENTS // each, MOST_WARPS) // warps, MOST_PROGRAMS), 1)
