@@ -60,11 +60,16 @@ def _limits(
         plain = all(v.op in _PLAIN for v in reached) and extent.symbols <= hints.keys()
         limit = max(extent.evaluate(hints), 0) if plain else 0
         yield from ((str(v.attr[0]), limit) for v in reached if v.op == "load")
-    elif value.op == "load" and value.args[0].op != "index":
-        inside = list(_reached(value.args[0], bodies))
+    elif value.op in ("load", "scatter") and _place(value).op != "index":
+        inside = list(_reached(_place(value), bodies))
         held = {v.key for b in inside if b.op == "bound" for v in _reached(b, bodies)}
         free = [v for v in inside if v.op == "load" and v.key not in held]
         yield from ((str(v.attr[0]), 0) for v in free)
+
+
+def _place(value: Value) -> Value:
+    """The offset of a load or a scatter."""
+    return value.args[1] if value.op == "scatter" else value.args[0]
 
 
 def _reached(root: Value, bodies: Mapping[str, Value]) -> Iterator[Value]:

@@ -7,9 +7,20 @@ import pytest
 from stax.ir.expr import sym
 from stax.ir.interp import run_kernel
 from stax.ir.kernel import Kernel, Size
-from stax.ir.value import bound, cast, constant, index, load, local, scalar, where
+from stax.ir.value import bound, cast, constant, index, load, local, scalar, scatter, where
 from stax.tune.fill import SMALL, index_limits, memory_of
-from tests.kernels import X0, X1, KernelCase, add_broadcast, at, cases, embedding, make, st
+from tests.kernels import (
+    X0,
+    X1,
+    KernelCase,
+    add_broadcast,
+    at,
+    cases,
+    embedding,
+    make,
+    scatter_add,
+    st,
+)
 
 
 def test_an_index_stays_below_its_extent() -> None:
@@ -76,6 +87,16 @@ def test_integers_that_address_nothing_are_small_and_bools_are_both() -> None:
         ("below", SMALL),
         ("none", 0),
     ]
+
+
+def test_an_index_that_places_a_write() -> None:
+    """Checked: below its extent. Not checked: zeros alone. What is changed holds numbers before."""
+    kernel = scatter_add().kernel
+    assert index_limits(kernel) == {"in_ptr0": 10}
+    assert [m.fill for m in memory_of(kernel, [40, 640, 160])] == ["below", "normal", "normal"]
+    free = scatter("update_ptr0", constant(1, "float32"), [at("in_ptr0", X0, "int64")])
+    free_kernel = make([st("v0", free)], x=[5], pointers=["in_ptr0:int64", "update_ptr0:float32"])
+    assert index_limits(free_kernel) == {"in_ptr0": 0}
 
 
 def test_an_extent_of_size_symbols_is_taken_at_the_hints() -> None:
