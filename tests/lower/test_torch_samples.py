@@ -30,11 +30,13 @@ SKIPPED = re.compile(
 
 
 def samples(
-    dtype: torch.dtype, count: int
+    dtype: torch.dtype, count: int, only: str = ""
 ) -> Iterator[tuple[str, Callable[..., Any], list[torch.Tensor]]]:
-    """(name, function of tensors, tensors)."""
+    """(name, function of tensors, tensors), of operators whose name has ``only`` in it."""
     for op in _operators():
         if SKIPPED.search(f"{op.name}.{op.variant_test_name}") or dtype not in op.dtypes:
+            continue
+        if not re.search(only, op.name):
             continue
         found = list(op.sample_inputs("cpu", dtype, requires_grad=False))
         random.Random(op.name).shuffle(found)
@@ -97,3 +99,17 @@ def test_samples(dtype: torch.dtype) -> None:
     results = [(name, outcome(fn, tensors)) for name, fn, tensors in samples(dtype, 1)]
     assert not [r for r in results if r[1] not in ("equal", "refused")]
     assert sum(r[1] == "equal" for r in results) > 0.8 * len(results)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool], ids=str
+)
+@pytest.mark.filterwarnings("ignore")
+def test_samples_of_writes_at_computed_places(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    np.random.seed(0)
+    writes = r"^(index_(add|copy|fill|put)|scatter(_add)?)$"
+    results = [(name, outcome(fn, tensors)) for name, fn, tensors in samples(dtype, 40, writes)]
+    assert len({name for name, _ in results}) == 6
+    assert not [r for r in results if r[1] not in ("equal", "refused")]
+    assert sum(r[1] == "equal" for r in results) > 0.9 * len(results)
