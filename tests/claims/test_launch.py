@@ -21,7 +21,18 @@ from stax.tune.search import EPSILON, KEPT, OF_OPTION, STRATEGIES, draws_needed,
 from stax.tune.subject import Subject
 from stax.tune.tune import Bench, Tuned, tune
 from stax.tune.work import Work
-from tests.claims.examples import HOPPER, Fn, grid, made, random, relu_sum, softmax
+from tests.claims.examples import (
+    HOPPER,
+    Fn,
+    gelu_backward,
+    grid,
+    made,
+    random,
+    relu_sum,
+    softmax,
+    sum_of_squares,
+    transpose_add,
+)
 from tests.tune.doubles import ScriptedMeasurer
 from tests.tune.timers import GRID, START, problem, run
 
@@ -34,6 +45,18 @@ def test_claim_6_1_programs_of_a_grid(rows: int) -> None:
         assert grid(source, XBLOCK=block) == (-(-rows // block),)
     if rows == 64:
         assert grid(source, XBLOCK=8) == (8,)
+
+
+def test_claim_6_4_one_to_six_candidates() -> None:
+    """Distinct ones, the default first."""
+    examples: tuple[tuple[Fn, tuple[tuple[int, ...], ...]], ...] = (
+        (relu_sum, ((64, 128), (64, 128))), (transpose_add, ((512, 256), (256, 512))), (gelu_backward, ((), (2048,))),
+        (sum_of_squares, ((64, 16384),)), (softmax, ((256, 1000),)), (softmax, ((64, 100_000),)),
+    )  # fmt: skip
+    for fn, shapes in examples:
+        for source in made(fn, [torch.empty(s, device="meta") for s in shapes]).sources:
+            assert 1 <= len(source.space) == len(set(source.space)) <= 6
+            assert source.default == source.space[0]
 
 
 # -- what a configuration costs that can not run, or should not
