@@ -15,6 +15,10 @@ from stax.schedule.legal import join
 MAX_READERS = (
     24  # a buffer with more readers than this (a mask, a scale) does not propose pairs among them
 )
+MAX_SIDE_BY_SIDE = (
+    8  # reductions of one kernel without a common buffer: each holds a block of registers
+)
+MAX_BESIDE = 256  # a reader of more buffers proposes no pairs among their makers
 
 
 # Parts of the names of operators that draw from a generator: these keep their order, or a seed would mean other numbers.
@@ -81,7 +85,7 @@ class _Graph:
         return makers - {k}
 
     def partners(self, k: int) -> set[int]:
-        """Groups that share a buffer with group ``k``."""
+        """Groups that share a buffer with group ``k``, and reductions whose results are read together with its own."""
         group = self.nodes[k]
         assert isinstance(group, Group)
         found: set[int] = set()
@@ -92,7 +96,21 @@ class _Graph:
                 found |= self.readers[name]
         for name in group.produced:
             found |= self.readers[name]
+        if group.frame.r:
+            found |= self._beside(group)
         return {p for p in found if p != k and isinstance(self.nodes[p], Group)}
+
+    def _beside(self, group: Group) -> set[int]:
+        """Reductions that share a reader with ``group``: the norms of several tensors before their sum. One launch for all."""
+        readers = {r for name in group.produced for r in self.readers[name]}
+        names = {n for r in readers if len(self.reads[r]) <= MAX_BESIDE for n in self.reads[r]}
+        makers = {self.maker[n] for n in names if n in self.maker}
+        room = MAX_SIDE_BY_SIDE - _reductions(group)
+        return {
+            m
+            for m in makers
+            if isinstance(g := self.nodes[m], Group) and 0 < _reductions(g) <= room
+        }
 
     def saved_bytes(self, a: int, b: int) -> int:
         """Bytes that one kernel would not move again: common reads, and what one makes and the other reads."""
@@ -199,8 +217,13 @@ def _attempt(graph: _Graph, a: int, b: int, decisions: list[Decision]) -> Group 
     if isinstance(outcome, str):
         decisions.append(Decision(subject, False, outcome))
         return None
-    decisions.append(Decision(subject, True, f"saves {graph.saved_bytes(a, b)} bytes"))
+    saved = graph.saved_bytes(a, b)
+    decisions.append(Decision(subject, True, f"saves {saved} bytes" if saved else "saves a launch"))
     return outcome
+
+
+def _reductions(group: Group) -> int:
+    return sum(m.item.combine is not None for m in group.members)
 
 
 def _draws(call: Extern) -> bool:

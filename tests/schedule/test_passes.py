@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import composites
-import loss_composites
 import pytest
 import torch
-from composites import Case, Draw
 from lowering import bind, call_torch, compare, lowered, to_numpy
 from running import run_schedule
 from torch import Tensor
@@ -22,6 +19,8 @@ from stax.ir.traffic import traffic
 from stax.ir.verify import verify_kernel
 from stax.lower.lower import lower
 from stax.schedule.schedule import Schedule, schedule
+from tests import composites, loss_composites
+from tests.composites import Case, Draw
 
 CASES: dict[str, Case] = {**composites.CASES, **loss_composites.CASES}
 CUDA = Target.parse("cuda:sm_90")

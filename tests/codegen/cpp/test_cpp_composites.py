@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import composites
-import loss_composites
 import pytest
 import torch
-from composites import Case, Draw
 from torch.utils import _pytree as pytree
 
 import stax
 from stax.build.local import LocalBuilder
 from stax.store import MemoryStore
+from tests import composites, loss_composites
+from tests.composites import Case, Draw
 from tests.lowering import to_numpy
 
 CASES: dict[str, Case] = {**composites.CASES, **loss_composites.CASES}

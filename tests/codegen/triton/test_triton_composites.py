@@ -3,11 +3,8 @@ than twice eager, and what the last digit allows."""
 
 from __future__ import annotations
 
-import composites
-import loss_composites
 import pytest
 import torch
-from composites import Case, Draw
 
 from stax.base.options import Options
 from stax.base.target import Target
@@ -15,6 +12,8 @@ from stax.capture.decompose import decompositions
 from stax.capture.trace import trace
 from stax.lower.lower import lower
 from stax.schedule.schedule import Schedule, schedule
+from tests import composites, loss_composites
+from tests.composites import Case, Draw
 from tests.lowering import bind, to_numpy
 from tests.triton_interpret import Interpreter
 from tests.triton_programs import run_interpreted

@@ -385,7 +385,13 @@ def moments(d: Draw) -> list[Tensor]:
     return [*three(d), d.matrix().abs()]
 
 
+def norm_of_all(*grads: Tensor) -> Tensor:
+    return torch.sqrt(sum((wide(g) * wide(g)).sum() for g in grads))  # type: ignore[call-overload]
+
+
+NORMS_OF_PARTS = "parts of each tensor's sum, then all sums in one"
 OPTIMISERS = {
+    "norm of all gradients": Case(norm_of_all, three, 4, 3, NORMS_OF_PARTS),
     "addcmul": Case(lambda x, y: torch.addcmul(x, x, y, value=0.5), two, 1, 3),
     "addcdiv": Case(lambda x, y: torch.addcdiv(x, x, y, value=0.5), two, 1, 3),
     "lerp": Case(lambda x, y: torch.lerp(x, y, 0.3), two, 1, 3),

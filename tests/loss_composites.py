@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from composites import PARTS, Case, Draw, Fn, aten, two, wide
 from torch import Tensor
+
+from tests.composites import PARTS, Case, Draw, Fn, aten, two, wide
 
 
 def labelled(d: Draw) -> list[Tensor]:
