@@ -94,6 +94,7 @@ def _schedule(plan: Any) -> Iterator[tuple[int, str, str]]:
     yield 2, "decisions", "\n".join(lines)
     parts = [s.target if isinstance(s, Extern) else kernel_text(s.kernel) for s in plan.steps]
     yield 3, "kernels", "\n\n".join(parts)
+    yield 3, "memory", plan.memory.text
     for step in plan.steps:
         if not isinstance(step, Extern):
             verify_kernel(step.kernel)

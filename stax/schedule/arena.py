@@ -46,6 +46,18 @@ class Memory:
     made: tuple[tuple[str, ...], ...]
     gone: tuple[tuple[str, ...], ...]
 
+    @property
+    def text(self) -> str:
+        """The plan for a reader."""
+        slots = ", ".join(slot.text for slot in self.slots)
+        lines = [f"{self.arena}: {slots} bytes"] if self.slots else []
+        lines += [f"{n}: byte {s.offset} of {s.home}[{s.slot}]" for n, s in self.spots.items()]
+        for k, (made, gone) in enumerate(zip(self.made, self.gone)):
+            lines.append(
+                f"step {k}: makes {', '.join(made) or '-'}; frees {', '.join(gone) or '-'}"
+            )
+        return "\n".join(lines)
+
 
 @dataclass(frozen=True)
 class Life:

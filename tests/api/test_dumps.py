@@ -16,7 +16,14 @@ from stax.base.options import Environment
 
 PROMISED = {
     2: set[str](),
-    3: {"trace.graph", "lower.program", "schedule.kernels", "schedule.decisions", "trace.guards"},
+    3: {
+        "trace.graph",
+        "lower.program",
+        "schedule.kernels",
+        "schedule.memory",
+        "schedule.decisions",
+        "trace.guards",
+    },
     4: {"emit.cpp_per_fused_add_sum"},
     5: {"load.host"},
 }

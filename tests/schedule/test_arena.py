@@ -251,6 +251,20 @@ def _made(name: str, plan: Memory, sizes: dict[str, Expr]) -> Step:
     return Alloc(name, *layout) if spot is None else Place(name, spot.home, spot.slot, spot.offset, *layout)  # fmt: skip
 
 
+def test_a_plan_reads_like_what_the_host_function_does() -> None:
+    plan, _ = chain([const(1 << 20), const(1 << 20), S1, const(1 << 20)])
+    assert plan.text.splitlines() == [
+        "arena: 4194304, 4*s1 bytes",
+        "t0: byte 0 of arena[0]",
+        "t1: byte 0 of t3[0]",
+        "t2: byte 0 of arena[1]",
+        "step 0: makes arena, t0; frees -",
+        "step 1: makes t3, t1; frees t0",
+        "step 2: makes t2; frees t1",
+        "step 3: makes -; frees t2, arena",
+    ]
+
+
 def test_a_buffer_may_be_called_arena() -> None:
     plan, _ = planned(dict.fromkeys(("arena", "b", "c"), const(8)), [kernel_call([], ["arena"]), kernel_call(["arena"], ["b"]), kernel_call(["b"], ["c"])], ["c"])  # fmt: skip
     assert plan.arena == "arena_" and "arena" in plan.spots
