@@ -129,6 +129,21 @@ def test_a_computed_offset_touches_an_element_a_point_within_its_bounds() -> Non
     assert dict(traffic(kernel).reads) == {"in_ptr0": 160, "in_ptr1": 160}
 
 
+@pytest.mark.parametrize(("rows", "touched"), [(50, 50 * 7), (500, 100 * 7)])
+def test_a_scatter_touches_an_element_a_point_and_a_sum_reads_it_too(
+    rows: int, touched: int
+) -> None:
+    """100 rows of 7 into so many."""
+    index_of = torch.randint(0, rows, (100,))
+    for name, again in (("index_add", touched), ("index_copy", 0)):
+        args = [torch.randn(rows, 7), index_of, torch.randn(100, 7)]
+        program = lowered(lambda o, i, x, name=name: getattr(o, name)(0, i, x), args)
+        kernel = schedule(program, Options()).steps[-1].kernel  # type: ignore[union-attr]
+        found = traffic(kernel)
+        assert found.written_bytes == 4 * touched
+        assert found.read_bytes == 100 * 8 + 100 * 7 * 4 + 4 * again
+
+
 def test_a_box_with_gaps_hides_nothing() -> None:
     """3*(x // 2) + x % 3 touches six of nine elements; x + 2 touches the others among its own."""
     body = scalar("add", at("in_ptr0", X0 // 2 * 3 + X0 % 3), at("in_ptr0", X0 + 2))
