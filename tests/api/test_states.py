@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import stax
-from stax.artifact.places import Places
+from stax.artifact.places import CHUNK, Places
 from stax.build.local import LocalBuilder
 
 SCALE = 2
@@ -205,3 +205,20 @@ def test_places() -> None:
             change()
         assert not unchanged()
     assert Places().unchanged()()
+
+
+@pytest.mark.parametrize("count", [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 2])
+def test_every_one_of_many_places_is_looked_at(count: int) -> None:
+    table: dict[Any, object] = {i if i % 2 else f"{i} '\"": object() for i in range(count)}
+    places = Places()
+    for key, value in table.items():
+        places.item(table, key, value)
+    unchanged = places.unchanged()
+    assert unchanged()
+    for key, value in list(table.items()):
+        table[key] = object()
+        assert not unchanged()
+        del table[key]
+        assert not unchanged()
+        table[key] = value
+        assert unchanged()
