@@ -15,6 +15,7 @@ from stax.artifact.artifact import (
     Artifact,
     Binary,
     Call,
+    Change,
     Constant,
     Constraints,
     CopyBack,
@@ -235,6 +236,21 @@ def counter() -> Artifact:
             Launch(0, ("in0", "t0"), shape(6, 1)),
             CopyBack("in0", "t0"),
             Free(("t0",)),
+            Return((whole("in0", shape(6)),)),
+        ),
+        args=1,
+        binaries=("add_one",),
+        out=LEAF,
+    )
+
+
+def changed() -> Artifact:
+    """(x: [6]) → x, which a kernel has made x + 1."""
+    return artifact(
+        (tensor(0, Input("arg", 0), shape(6)),),
+        (
+            Change("in0"),
+            Launch(0, ("in0", "in0"), shape(6, 1)),
             Return((whole("in0", shape(6)),)),
         ),
         args=1,

@@ -129,6 +129,13 @@ class Free:
 
 
 @dataclass(frozen=True)
+class Change:
+    """From here on launches may write flat input ``target`` in place, which the caller sees changed."""
+
+    target: str
+
+
+@dataclass(frozen=True)
 class CopyBack:
     """Copy tensor ``source`` into flat input ``target``, which the caller sees changed."""
 
@@ -143,7 +150,7 @@ class Return:
     outputs: tuple[TensorRef | Expr | Literal, ...]
 
 
-Step = Alloc | Arena | Place | Launch | Call | Free | CopyBack | Return
+Step = Alloc | Arena | Place | Launch | Call | Free | Change | CopyBack | Return
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from stax.artifact.artifact import (
     Artifact,
     Binary,
     Call,
+    Change,
     Constant,
     Constraints,
     CopyBack,
@@ -172,6 +173,7 @@ _step = union(
             ),
         ),
         "free": (Free, record(Free, names=_names)),
+        "change": (Change, record(Change, target=_name)),
         "copy_back": (CopyBack, record(CopyBack, target=_name, source=_name)),
         "return": (Return, record(Return, outputs=list_of(_output, MAX_ITEMS))),
     }

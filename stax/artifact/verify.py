@@ -16,6 +16,7 @@ from stax.artifact.artifact import (
     Artifact,
     Binary,
     Call,
+    Change,
     CopyBack,
     Free,
     Launch,
@@ -265,6 +266,7 @@ def _verify_binary(binary: Binary, language: str, where: str) -> None:
 
 def _verify_forward(artifact: Artifact, symbols: frozenset[str]) -> None:
     inputs = frozenset(artifact.inputs)
+    sealed = inputs
     live, ever, tenancy = set(inputs), set(inputs), Tenancy()
     ends = bool(artifact.forward) and isinstance(artifact.forward[-1], Return)
     _check(ends, "a last step Return", "none", "forward")
@@ -279,16 +281,21 @@ def _verify_forward(artifact: Artifact, symbols: frozenset[str]) -> None:
         refusal = tenancy.follow(step, reads)
         if refusal is not None:
             _fault(*refusal, where)
-        _verify_step(step, artifact, inputs, where)
+        _verify_step(step, artifact, sealed, where)
+        if isinstance(step, Change):
+            sealed -= {step.target}
         for name in _defines(step):
             _check(name and name not in ever, "a new name", repr(name), where)
             live.add(name)
             ever.add(name)
         if isinstance(step, Free):
+            kept = (inputs - sealed).isdisjoint(step.names)
+            _check(kept, "changed inputs that live to the end", step.names, where)
             live.difference_update(step.names)
 
 
-def _verify_step(step: Step, artifact: Artifact, inputs: frozenset[str], where: str) -> None:
+def _verify_step(step: Step, artifact: Artifact, sealed: frozenset[str], where: str) -> None:
+    """``sealed``: inputs that no kernel may write."""
     if isinstance(step, Alloc):
         _check(step.dtype in DTYPES, "a dtype", step.dtype, where)
         _check(
@@ -298,24 +305,22 @@ def _verify_step(step: Step, artifact: Artifact, inputs: frozenset[str], where: 
             where,
         )
     elif isinstance(step, Launch):
-        _verify_launch(step, artifact, inputs, where)
+        _verify_launch(step, artifact, sealed, where)
     elif isinstance(step, Call):
         _check(is_allowed(step.target), "a functional aten or prims operator", step.target, where)
         _check(
             len(dict(step.kwargs)) == len(step.kwargs), "distinct keywords", "a repeated one", where
         )
-    elif isinstance(step, CopyBack):
-        constants = {
-            n for n, i in zip(artifact.inputs, artifact.signature.inputs) if i.source == "constant"
-        }
-        fits = step.target in inputs and step.target not in constants
+    elif isinstance(step, (Change, CopyBack)):
+        sources = zip(artifact.inputs, artifact.signature.inputs)
+        fits = step.target in {n for n, i in sources if i.source != "constant"}
         _check(fits, "an input that is no constant", step.target, where)
     elif isinstance(step, Return):
         count = _leaves(artifact.signature.out)
         _check(len(step.outputs) == count, f"{count} outputs", len(step.outputs), where)
 
 
-def _verify_launch(step: Launch, artifact: Artifact, inputs: frozenset[str], where: str) -> None:
+def _verify_launch(step: Launch, artifact: Artifact, sealed: frozenset[str], where: str) -> None:
     _check(step.binary < len(artifact.binaries), "an index of a binary", step.binary, where)
     params = artifact.binaries[step.binary].params
     given = [p for p in params if p.kind in POINTERS]
@@ -325,7 +330,10 @@ def _verify_launch(step: Launch, artifact: Artifact, inputs: frozenset[str], whe
     _check(len(step.sizes) == sizes, f"{sizes} sizes", len(step.sizes), where)
     written = {name for name, p in zip(step.tensors, given) if p.kind != "in"}
     _check(
-        not written & set(artifact.inputs), "kernels that write no input", sorted(written), where
+        not written & sealed,
+        "kernels that write no input but a changed one",
+        sorted(written),
+        where,
     )
 
 
@@ -360,6 +368,8 @@ def _reads(step: Step) -> Iterator[str]:
         yield from step.names
     elif isinstance(step, Place):
         yield step.home
+    elif isinstance(step, Change):
+        yield step.target
     elif isinstance(step, CopyBack):
         yield from (step.target, step.source)
     elif isinstance(step, Return):

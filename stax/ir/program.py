@@ -60,7 +60,8 @@ class Computation:
     argmax and argmin, whose value is the row-major position in reduce_axes of the first extreme, NaN counting as extreme).
 
     A body that is a scatter runs over axes of its own: ``out`` is the scatter's buffer, the *base*, after all points. The
-    base is a temp with the layout of ``out`` that nothing else reads, so that ``out`` may take over its memory.
+    base is a temp with the layout of ``out`` that nothing else reads, so that ``out`` may take over its memory; or such an
+    input, if ``out``, or what further scatters make of it, is what the input receives at the end.
     """
 
     out: str

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from stax.base.errors import VerifyError
 from stax.ir.kernel import Kernel, Pointer, Statement
 from stax.ir.ops import ADDED_DTYPES, SCATTER_MODES
-from stax.ir.program import Arg, Buffer, Computation, Listed, Program, TensorRef
+from stax.ir.program import Arg, Buffer, Computation, Listed, Mutation, Program, TensorRef
 from stax.ir.value import ScatterParts, Value, scatter_parts
 
 
@@ -48,12 +48,14 @@ def computation(
     table: Mapping[str, Buffer],
     ready: set[str],
 ) -> None:
-    """The base is a defined temp with the layout of ``out``, and the scatter fits it."""
+    """The base is defined and has the layout of ``out``, and the scatter fits it."""
     base, out = table.get(parts.buffer), table[node.out]
-    if base is None or base.kind != "temp" or base.name not in ready:
-        raise _fail(where, f"base of a scatter: {parts.buffer}", "a defined temp", "another")
-    ours = (out.dtype, out.shape, out.strides, out.device)
-    theirs = (base.dtype, base.shape, base.strides, base.device)
+    if base is None or base.kind not in ("temp", "input") or base.name not in ready:
+        raise _fail(
+            where, f"base of a scatter: {parts.buffer}", "a defined temp or input", "another"
+        )
+    ours = (out.dtype, out.shape, out.strides, out.offset, out.device)
+    theirs = (base.dtype, base.shape, base.strides, base.offset, base.device)
     if ours != theirs:
         raise _fail(where, f"layout of the base {base.name}", ours, theirs)
     if node.combine is not None:
@@ -66,7 +68,8 @@ def computation(
 
 
 def bases(program: Program) -> None:
-    """Nothing but its scatter reads a base: no other node, not the scatter's own value, no output and no mutation."""
+    """Nothing but its scatter reads a base: no other node, not the scatter's own value, no output and no mutation. One that
+    is an input receives, at the end, what its scatter and those on top of it make."""
     found = {
         parts.buffer: node
         for node in program.nodes
@@ -77,12 +80,27 @@ def bases(program: Program) -> None:
     for name, count in Counter(_uses(program)).items():
         if name in found and count > 1:
             raise _fail(found[name].out, f"the base {name} is read elsewhere", "1 use", count)
+    for name, node in found.items():
+        last = node.out
+        while last in found:
+            last = found[last].out
+        if name not in program.inputs:
+            continue
+        if Mutation(name, last) not in program.mutations:
+            raise _fail(node.out, f"the base {name} is an input", f"a mutation from {last}", "none")
+        if any(isinstance(o, TensorRef) and o.buffer == last for o in program.outputs):
+            raise _fail(
+                node.out, f"the base {name} is an input", f"{last} is no output", "it is one"
+            )
 
 
 def _uses(program: Program) -> list[str]:
     """Buffers that nodes, outputs and mutations read, once for each of them; a base that its own scatter loads, twice."""
     uses = [m.source for m in program.mutations]
-    uses += [o.buffer for o in program.outputs if isinstance(o, TensorRef)]
+    # An output on an input is that input, with what it has at the end.
+    given = set(program.inputs)
+    outputs = [o.buffer for o in program.outputs if isinstance(o, TensorRef)]
+    uses += [name for name in outputs if name not in given]
     for node in program.nodes:
         if isinstance(node, Computation):
             uses += {str(v.attr[0]) for v in node.body.loads}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,7 @@ from stax.artifact.artifact import (
     Artifact,
     Binary,
     Call,
+    Change,
     Constant,
     Constraints,
     CopyBack,
@@ -119,12 +120,20 @@ def _steps(
             steps.append(Call(step.outs, step.target, step.args, step.kwargs, layouts))
         else:
             assert one is not None
+            steps.extend(c for c in _changes(step, table) if c not in steps)
             steps.append(Launch(numbers[one.key], step.tensors, _sizes(step, one.source)))
         if memory.gone[k]:
             steps.append(Free(memory.gone[k]))
     steps.extend(CopyBack(m.target, m.source) for m in schedule.program.mutations)
     steps.append(Return(schedule.program.outputs))
     return tuple(steps)
+
+
+def _changes(call: KernelCall, table: Mapping[str, Buffer]) -> Iterator[Change]:
+    """The inputs that a kernel writes in place."""
+    for name, pointer in zip(call.tensors, call.kernel.pointers):
+        if pointer.kind == "update" and table[name].kind == "input":
+            yield Change(name)
 
 
 def _made(name: str, table: Mapping[str, Buffer], memory: Memory) -> Step:

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from stax.artifact.artifact import (
     Alloc,
     Arena,
     Artifact,
     Call,
+    Change,
     CopyBack,
     Free,
     Launch,
@@ -72,6 +74,7 @@ class _Emitter:
         )
         self.arenas = Arenas(self.out)
         self.known = _input_geometry(artifact)
+        self.changed: dict[str, str] = {}
         sources = zip(artifact.inputs, artifact.signature.inputs)
         self.static = {name for name, s in sources if s.source in ("parameter", "buffer")}
         self.out.objects |= {
@@ -162,11 +165,23 @@ class _Emitter:
         if gone:
             self.out.line(f"del {', '.join(gone)}")
 
+    def change(self, step: Change) -> None:
+        """NOTE: a launch that needs aligned memory replaces a tensor that has none by a copy, which goes back at the end."""
+        local = self.out.locals[step.target]
+        self.out.objects["changed"] = increment_version
+        self.out.line(f"changed({local})")
+        if self.artifact.target.kind == "cuda":
+            self.changed[local] = self.out.name("c")
+            self.out.line(f"{self.changed[local]} = {local}")
+
     def copy_back(self, step: CopyBack) -> None:
         self.out.operators = True
         self.out.line(f"{self.out.locals[step.target]}.copy_({self.out.locals[step.source]})")
 
     def give_back(self, step: Return) -> None:
+        for local, kept in self.changed.items():
+            self.out.operators = True
+            self.out.line(f"if {local} is not {kept}: {local} = {kept}.copy_({local})")
         self.out.line(f"return ({''.join(f'{self.argument(out)}, ' for out in step.outputs)})")
 
     # -- arguments
@@ -209,6 +224,7 @@ _EMIT: Mapping[type[Step], Callable[[_Emitter, Any], None]] = {
     Launch: _Emitter.launch,
     Call: _Emitter.call,
     Free: _Emitter.free,
+    Change: _Emitter.change,
     CopyBack: _Emitter.copy_back,
     Return: _Emitter.give_back,
 }

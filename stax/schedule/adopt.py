@@ -13,17 +13,48 @@ from stax.schedule.inline import reads, scattered
 
 
 def adopt(program: Program) -> Program:
-    """Without the copies into the base of a scatter of what a computation made for it alone. Dead nodes count as readers:
-    drop them first."""
+    """Without the copies into the base of a scatter of what a computation made for it alone, or of an input that receives
+    the result anyway. Dead nodes count as readers: drop them first."""
+    program = _without(program, _temps(program))
+    return _without(program, _inputs(program))
+
+
+def _temps(program: Program) -> dict[str, str]:
+    """Bases that copy what a computation made for them alone → that."""
     uses = Counter(name for node in program.nodes for name in reads(node))
     uses.update(o.buffer for o in program.outputs if isinstance(o, TensorRef))
     uses.update(m.source for m in program.mutations)
-    made = {n.out: n for n in program.nodes if isinstance(n, Computation)}
-    adopted: dict[str, str] = {}
-    for name in scattered(program) & made.keys():
-        source = _copied(made[name], program)
-        if source in made and uses[source] == 1:
-            adopted[name] = source
+    made = {n.out for n in program.nodes if isinstance(n, Computation)}
+    return {
+        base: source
+        for base, source in _copies(program).items()
+        if source in made and uses[source] == 1
+    }
+
+
+def _inputs(program: Program) -> dict[str, str]:
+    """Bases that copy an input which nothing else reads, and which their scatters' result is to replace → that. The result
+    is no output of its own: it and the input would be one tensor."""
+    uses = Counter(name for node in program.nodes for name in reads(node))
+    outputs = {o.buffer for o in program.outputs if isinstance(o, TensorRef)}
+    replaced = {(m.target, m.source) for m in program.mutations if m.source not in outputs}
+    on_top = {
+        str(n.body.attr[0]): n.out
+        for n in program.nodes
+        if isinstance(n, Computation) and n.body.op == "scatter"
+    }
+    found: dict[str, str] = {}
+    for base, source in _copies(program).items():
+        last = base
+        while last in on_top:
+            last = on_top[last]
+        if (source, last) in replaced and uses[source] == 1:
+            found[base] = source
+    return found
+
+
+def _without(program: Program, adopted: Mapping[str, str]) -> Program:
+    """Scatters into the sources themselves."""
     nodes = [
         _based_on(n, adopted) if isinstance(n, Computation) else n
         for n in program.nodes
@@ -33,14 +64,25 @@ def adopt(program: Program) -> Program:
     return replace(program, nodes=tuple(nodes), buffers=buffers)
 
 
+def _copies(program: Program) -> dict[str, str]:
+    """Bases of scatters that are another buffer of equal layout, element by element → that buffer."""
+    bases = scattered(program)
+    found = {
+        n.out: _copied(n, program)
+        for n in program.nodes
+        if isinstance(n, Computation) and n.out in bases
+    }
+    return {base: source for base, source in found.items() if source}
+
+
 def _copied(node: Computation, program: Program) -> str:
-    """The temp of equal layout of which ``node`` is a copy, element by element; "" when it is none."""
+    """The buffer of which ``node`` is a copy; "" when it is none."""
     if node.combine is not None or node.body.op != "load":
         return ""
     name, indices, mask, _ = load_parts(node.body)
     source, out = program.buffer(name), program.buffer(node.out)
-    same = (source.kind, source.dtype, source.shape, source.strides, source.device) == (
-        out.kind, out.dtype, out.shape, out.strides, out.device,
+    same = (source.dtype, source.shape, source.strides, source.offset, source.device) == (
+        out.dtype, out.shape, out.strides, out.offset, out.device,
     )  # fmt: skip
     return name if same and mask is None and _is_identity(node, indices) else ""
 

@@ -22,8 +22,8 @@ class Lifetimes:
 def settled(
     program: Program, steps: Sequence[KernelCall | Extern]
 ) -> tuple[Program, tuple[KernelCall | Extern, ...]]:
-    """The result of a scatter lives in the memory of its base: the steps, outputs and mutations name that one. The nodes
-    of the program are as they were."""
+    """The result of a scatter lives in the memory of its base: the steps, outputs and mutations name that one. An input
+    that is a base needs no mutation any more. The nodes of the program are as they were."""
     homes: dict[str, str] = {}
     for node in program.nodes:
         if isinstance(node, Computation) and node.body.op == "scatter":
@@ -35,7 +35,8 @@ def settled(
         replace(o, buffer=homes.get(o.buffer, o.buffer)) if isinstance(o, TensorRef) else o
         for o in program.outputs
     )
-    mutations = tuple(replace(m, source=homes.get(m.source, m.source)) for m in program.mutations)
+    mutations = [replace(m, source=homes.get(m.source, m.source)) for m in program.mutations]
+    mutations = tuple(m for m in mutations if m.source != m.target)
     moved = [_settled_step(s, homes) for s in steps]
     return replace(program, outputs=outputs, mutations=mutations), tuple(moved)
 

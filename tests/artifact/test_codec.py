@@ -21,6 +21,7 @@ from stax.artifact.artifact import (
     Arena,
     Artifact,
     Call,
+    Change,
     CopyBack,
     Free,
     Launch,
@@ -46,7 +47,18 @@ from stax.artifact.signature import Signature, Tree
 from stax.base.errors import SchemaError
 from stax.ir.expr import Expr, const, maximum, minimum, sym
 from stax.ir.program import Listed, Literal, Symbol, TensorRef, contiguous
-from tests.artifacts import LEAF, S0, counter, linear_relu, shape, shared, strided, take, whole
+from tests.artifacts import (
+    LEAF,
+    S0,
+    changed,
+    counter,
+    linear_relu,
+    shape,
+    shared,
+    strided,
+    take,
+    whole,
+)
 
 names = st.sampled_from(["s0", "s1"])
 ints = st.one_of(st.integers(-3, 70), st.integers(-(2**70), 2**70))
@@ -158,7 +170,7 @@ def test_round_trip(artifact: Artifact) -> None:
 
 
 @pytest.mark.parametrize(
-    "artifact", [linear_relu(), counter(), strided(), take(b"\0" * 20, 5), shared()]
+    "artifact", [linear_relu(), counter(), changed(), strided(), take(b"\0" * 20, 5), shared()]
 )
 def test_equal_values_have_equal_bytes(artifact: Artifact) -> None:
     data = encode(artifact)
@@ -335,6 +347,11 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
     ("forward[0]", forward(Alloc("n0", "float32", shape(1), ()), *STEPS)),
     ("forward[0]", forward(Alloc("n0", "float32", shape(sym("s9")), shape(1)), *STEPS)),
     ("forward[0]", forward(CopyBack("n0", "in0"), *STEPS)),
+    ("forward[0]", forward(Change("n0"), *STEPS)),
+    ("forward[0]", forward(Change("in3"), *STEPS)),
+    ("forward[1]", forward(Change("in1"), Launch(1, ("in1", "in0"), shape(1, 1)), *STEPS)),
+    ("forward[1]", forward(Change("in0"), Free(("in0",)), *STEPS)),
+    ("forward[1]", forward(STEPS[0], Change("t0"), *STEPS[1:])),
     ("forward[6]", forward(*STEPS[:-1], CopyBack("t1", "t2"), STEPS[-1])),
     ("forward[0]", forward(call("aten.relu_.default", X), *STEPS)),
     ("forward[0]", forward(call("aten.add.out", X), *STEPS)),

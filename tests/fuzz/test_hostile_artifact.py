@@ -15,9 +15,16 @@ import pytest
 from stax.artifact.artifact import SCHEMA, Artifact
 from stax.artifact.codec import decode, encode
 from stax.base.errors import SchemaError
-from tests.artifacts import counter, linear_relu, shared, strided, take
+from tests.artifacts import changed, counter, linear_relu, shared, strided, take
 
-SEEDS: tuple[Artifact, ...] = (linear_relu(), counter(), strided(), take(b"\0" * 20, 5), shared())
+SEEDS: tuple[Artifact, ...] = (
+    linear_relu(),
+    counter(),
+    changed(),
+    strided(),
+    take(b"\0" * 20, 5),
+    shared(),
+)
 ROUNDS = 1500
 MAX_SECONDS = 2.0
 MAX_BYTES = 8 << 20

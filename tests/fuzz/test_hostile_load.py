@@ -22,6 +22,7 @@ from tests.artifacts import (
     Input,
     artifact,
     blobs,
+    changed,
     counter,
     linear_relu,
     shape,
@@ -33,7 +34,7 @@ from tests.artifacts import (
 from tests.fuzz.test_hostile_artifact import places, replaced
 
 RAW = b"\0" * 20
-SEEDS: tuple[Artifact, ...] = (linear_relu(), counter(), strided(), take(RAW, 5))
+SEEDS: tuple[Artifact, ...] = (linear_relu(), counter(), changed(), strided(), take(RAW, 5))
 
 
 @pytest.mark.parametrize("seed", range(len(SEEDS)))

@@ -126,6 +126,31 @@ def test_kernels_run_as_programs_do() -> None:
             np.testing.assert_array_equal(found[name], array)
 
 
+def into_input(**changes: Any) -> Program:
+    """old receives what the scatter into it gives, and is the output."""
+    program = good(scatter("old", NEW, [ROW, I1], mode="add"))
+    old = program.buffer("old")
+    buffers = tuple(b for b in program.buffers if b.name != "base")
+    made = replace(
+        program,
+        buffers=buffers,
+        nodes=program.nodes[1:],
+        outputs=(whole(old),),
+        mutations=(Mutation("old", "out"),),
+    )
+    return replace(made, **changes)
+
+
+def test_an_input_that_receives_the_result_may_be_the_base() -> None:
+    verify_program(into_input())
+    old, at, new = arrays()
+    expected = old.copy()
+    np.add.at(expected, at, new)
+    given = [old, at, new]
+    run(into_input(), given, {})
+    np.testing.assert_array_equal(given[0], expected)
+
+
 # -- broken programs
 
 
@@ -149,7 +174,21 @@ def read_twice(*loads: str) -> Program:
 ADDED_HALF = scatter("base", Value("cast", "float16", (NEW,)), [ROW, I1], mode="add")
 BROKEN: dict[str, tuple[Program, str]] = {
     "an undefined base": (good(scatter("nothing", NEW, [ROW, I1])), "base of a scatter"),
-    "an input as base": (good(scatter("old", NEW, [ROW, I1])), "base of a scatter"),
+    "an input that is read": (good(scatter("old", NEW, [ROW, I1])), "the base old is read"),
+    "a constant as base": (
+        replace(
+            into_input(),
+            buffers=tuple(
+                replace(b, kind="constant") if b.name == "old" else b for b in into_input().buffers
+            ),
+        ),
+        "base of a scatter",
+    ),
+    "an input that stays as it is": (into_input(mutations=()), "the base old is an input"),
+    "an input and another result": (
+        into_input(outputs=(whole(buffer("out", "temp", 5, 3)),)),
+        "the base old is an input",
+    ),
     "its own result as base": (good(scatter("out", NEW, [ROW, I1])), "base of a scatter"),
     "another shape": (with_base(shape=(const(4), const(3))), "do not span|layout of the base"),
     "other strides": (with_base(strides=(const(1), const(5))), "layout of the base"),

@@ -9,15 +9,25 @@ from typing import Any
 import pytest
 import torch
 
-from stax.artifact.artifact import Alloc, Arena, Artifact, Binary, Call, Free, Launch, Return
+from stax.artifact.artifact import (
+    Alloc,
+    Arena,
+    Artifact,
+    Binary,
+    Call,
+    Change,
+    Free,
+    Launch,
+    Return,
+)
 from stax.artifact.guards import Binding
-from stax.artifact.signature import Input
+from stax.artifact.signature import Input, Tree
 from stax.base.errors import LaunchError, LoadError
 from stax.ir.expr import ceildiv, const, sym
 from stax.ir.program import Symbol, TensorRef
 from stax.runtime import launcher
 from stax.runtime.launcher import Handles, by_driver, torch_launcher, types_of
-from tests.artifacts import S0, artifact, shape, shared, tensor, whole
+from tests.artifacts import LEAF, S0, artifact, shape, shared, tensor, whole
 from tests.cuda_host import Machine, cuda_binary, on_cuda
 
 ADD, DOUBLE = cuda_binary("add", "iio"), cuda_binary("double", "io")
@@ -127,6 +137,28 @@ def test_what_a_kernel_writes_into_a_misaligned_tensor_is_seen_later() -> None:
     forward, _ = Machine(replace(base, forward=steps)).forward()
     y = torch.randn(8)
     torch.testing.assert_close(forward((torch.zeros(9), y), ())[0], 2 * y)
+
+
+def test_what_a_kernel_changes_in_a_misaligned_input_goes_back_to_it() -> None:
+    base = chain(8)
+    steps = (
+        Change("in0"),
+        Launch(1, ("in1", "in0"), shape(8)),
+        Alloc("t1", "float32", shape(8), shape(1)),
+        Launch(1, ("in0", "t1"), shape(8)),
+        Return((whole("in0", shape(8)), whole("t1", shape(8)))),
+    )
+    artifact = replace(
+        base, forward=steps, signature=replace(base.signature, out=Tree("tuple", (LEAF, LEAF)))
+    )
+    forward, _ = Machine(artifact).forward()
+    y = torch.randn(8)
+    for x in (torch.zeros(8), torch.zeros(9)[1:]):
+        before = x._version
+        same, doubled = forward((x, y), ())
+        assert same is x and x._version > before
+        torch.testing.assert_close(x, 2 * y)
+        torch.testing.assert_close(doubled, 4 * y)
 
 
 def test_more_blocks_than_the_compiled_launcher_counts_go_to_the_driver() -> None:

@@ -16,7 +16,18 @@ from stax.ir.expr import const
 from stax.ir.program import Literal, TensorRef
 from stax.runtime.load import Executable, load
 from tests import artifacts
-from tests.artifacts import S0, blobs, counter, linear_relu, shape, shared, strided, take, whole
+from tests.artifacts import (
+    S0,
+    blobs,
+    changed,
+    counter,
+    linear_relu,
+    shape,
+    shared,
+    strided,
+    take,
+    whole,
+)
 
 
 def loaded(artifact: Artifact, *constants: bytes) -> Executable:
@@ -55,6 +66,17 @@ def test_mutation_is_seen_by_the_caller() -> None:
     (y,) = run((x,))
     assert y is x and x._version > version
     assert x.tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_an_input_that_a_kernel_changes() -> None:
+    run = loaded(changed()).run
+    with torch.inference_mode():
+        unversioned = torch.zeros(6)
+    for x in (torch.arange(6.0), unversioned):
+        before, version = x.clone(), 0 if x.is_inference() else x._version
+        (y,) = run((x,))
+        assert y is x and torch.equal(x, before + 1)
+        assert x.is_inference() or x._version > version
 
 
 def test_a_kernel_counts_from_data_ptr_and_a_view_from_the_storage() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from torch import Tensor
 
 import stax
 from stax.base.errors import VerifyError
@@ -130,7 +131,7 @@ def test_many_threads(builder: LocalBuilder) -> None:
     index_ = torch.randint(0, 3, (MANY, 200, 8), generator=generator)
     new = torch.randn(MANY, 200, 8, generator=generator, dtype=torch.float64)
 
-    def fn(x: torch.Tensor, i: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def fn(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
         return x.scatter_add(1, i, v)
 
     compiled = stax.compile(
@@ -159,17 +160,47 @@ def test_out_of_range_is_an_index_error_and_no_write(
     assert all(map(torch.equal, args, before))
 
 
-def test_an_input_that_is_written(builder: LocalBuilder) -> None:
-    def fn(x: torch.Tensor, i: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        x[i] = v
-        x.index_add_(0, i, v)
-        return x.sum()
+def cached(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    x.index_copy_(0, i, v)
+    return v @ x.t()
 
-    compiled = stax.compile(
-        fn, fullgraph=True, strict_native=True, store="memory:", builder=builder
-    )
-    args, again = ALL["index_put"].args(), ALL["index_put"].args()
-    args[1] %= 9
-    again[1] %= 9
-    torch.testing.assert_close(compiled(*args), fn(*again))
-    torch.testing.assert_close(args, again)
+
+def twice(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    x[i] = v
+    x.index_add_(0, i, v)
+    return x
+
+
+def read_before(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    y = x * 2
+    x.index_add_(0, i, v)
+    return y + x
+
+
+def returned_apart(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    y = x.index_add(0, i, v)
+    x.copy_(y)
+    return y
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("fn", [cached, twice, read_before, returned_apart])
+def test_an_input_that_is_written(
+    fn: Callable[..., Tensor], dynamic: bool, builder: LocalBuilder
+) -> None:
+    """In place or not: the same values, the same tensor where eager gives the input itself, and a new version."""
+    compiled = stax.compile(fn, dynamic=dynamic, fullgraph=True, store="memory:", builder=builder)
+    ours, theirs = ALL["index_copy"].args(), ALL["index_copy"].args()
+    for _ in range(2):
+        version = ours[0]._version
+        found, expected = compiled(*ours), fn(*theirs)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(ours, theirs)
+        assert (found is ours[0]) == (expected is theirs[0])
+        assert ours[0]._version > version
+    with torch.inference_mode():
+        torch.testing.assert_close(compiled(*ours), fn(*theirs))
+    wide = [t.repeat(1, 2)[:, 6:] if t.dim() == 2 else t for t in ours]
+    again = [t.clone() for t in wide]
+    torch.testing.assert_close(compiled(*wide), fn(*again))
+    torch.testing.assert_close(wide, again)
