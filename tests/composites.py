@@ -330,6 +330,12 @@ def table(d: Draw) -> list[Tensor]:
     return [d.normal(3 * d.columns, d.rows), d.labels()]
 
 
+def largest_of_windows(d: Draw) -> list[Tensor]:
+    x = d.image()
+    out, places = F.max_pool2d(x, 2, return_indices=True)
+    return [d.normal(*out.shape), x, places]
+
+
 POSITIONS = {
     "rope": Case(
         lambda q, c, s: q * c + rotated(q) * s,
@@ -355,6 +361,23 @@ POSITIONS = {
     "glu": Case(lambda x: F.glu(x), one, 1, 1.5),
     "average of windows": Case(lambda x: F.avg_pool2d(x, 2), lambda d: [d.image()], 1, 1.25),
     "largest of windows": Case(lambda x: F.max_pool2d(x, 2), lambda d: [d.image()], 1, 1.25),
+}
+
+POOL_GRADIENTS = {
+    "gradient of averages of windows": Case(
+        lambda g, x: aten.avg_pool2d_backward(g, x, [2, 2], [2, 2], [0, 0], False, True, None),
+        lambda d: [F.avg_pool2d(d.image(), 2), d.image()],
+        1,
+        1 + 4 * 33 / 32,
+    ),
+    "gradient of the largest of windows": Case(
+        lambda g, x, p: aten.max_pool2d_with_indices_backward(
+            g, x, [2, 2], [2, 2], [0, 0], [1, 1], False, p
+        ),
+        largest_of_windows,
+        1,
+        1 + 4 + 4 * 33 / 32,
+    ),
 }
 
 
@@ -406,5 +429,6 @@ CASES: dict[str, Case] = {
     **NORM_GRADIENTS,
     **ACTIVATIONS,
     **POSITIONS,
+    **POOL_GRADIENTS,
     **OPTIMISERS,
 }

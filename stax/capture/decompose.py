@@ -22,8 +22,8 @@ Decompositions = Mapping[object, Callable[..., object] | None]
 BACKWARDS = (
     "glu_backward log_sigmoid_backward logit_backward native_dropout_backward "
     "slice_backward select_backward diagonal_backward "
-    "soft_margin_loss_backward "
-    "binary_cross_entropy_backward"
+    "soft_margin_loss_backward binary_cross_entropy_backward _prelu_kernel_backward rrelu_with_noise_backward "
+    "reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward"
 )
 
 # Losses: a few pointwise operators and one reduction.

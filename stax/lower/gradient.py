@@ -105,6 +105,16 @@ def hardtanh_backward(c: Call, grad: View, x: View, low: float, high: float) -> 
     return elementwise(c, fn, grad, x)
 
 
+def shrink_backward(c: Call, grad: View, x: View, bound: float) -> View:
+    """Of hardshrink and of softshrink."""
+
+    def fn(g: Value, v: Value) -> Value:
+        outside = scalar("or", _meets(c, "gt", v, bound), _meets(c, "lt", v, -bound))
+        return where(outside, g, zero(g))
+
+    return elementwise(c, fn, grad, x)
+
+
 def softplus_backward(c: Call, grad: View, x: View, beta: float, threshold: float) -> View:
     def fn(g: Value, v: Value) -> Value:
         scaled = mul(v, num(beta, v))
@@ -151,6 +161,8 @@ RULES: Table = {
     "aten.elu_backward.default": elu_backward,
     "aten.hardtanh_backward.default": hardtanh_backward,
     "aten.softplus_backward.default": softplus_backward,
+    "aten.hardshrink_backward.default": shrink_backward,
+    "aten.softshrink_backward.default": shrink_backward,
     "aten._softmax_backward_data.default": softmax_backward,
     "aten._log_softmax_backward_data.default": log_softmax_backward,
 }

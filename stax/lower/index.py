@@ -13,7 +13,7 @@ from stax.lower import views
 from stax.lower.build import Call, Declined, Table
 from stax.lower.create import at_least, less
 from stax.lower.pointwise import both
-from stax.lower.scalars import read
+from stax.lower.scalars import Number, read
 from stax.lower.view import slice_start, wrap_dim
 from stax.lower.views import Shape, View, axis
 
@@ -77,6 +77,16 @@ def unsafe_index(c: Call, x: View, indices: Sequence[View | None]) -> View | Dec
     if any(v is not None and v.dtype in ("bool", "uint8") for v in indices):
         return Declined("a mask as index: the size of the result is data")
     return c.fill(read(x, places_of(c, x, indices, c.out.shape, from_end)))
+
+
+def unsafe_masked_index(
+    c: Call, x: View, mask: View, indices: Sequence[View | None], fill: Number
+) -> View | Declined:
+    """x[indices] where ``mask``; elsewhere nothing is read and the result is ``fill``."""
+    if any(v is not None and v.dtype in ("bool", "uint8") for v in indices):
+        return Declined("a mask as index: the size of the result is data")
+    chosen = read(c.expand(mask, c.out.shape))
+    return c.fill(read(x, places_of(c, x, indices, c.out.shape, from_end), chosen, fill))
 
 
 def first_place(indices: Sequence[View | None]) -> int:
@@ -160,6 +170,7 @@ RULES: Table = {
     "aten.take.default": take,
     "aten.index.Tensor": index_tensor,
     "aten._unsafe_index.Tensor": unsafe_index,
+    "aten._unsafe_masked_index.default": unsafe_masked_index,
     "aten.slice_scatter.default": slice_scatter,
     "aten.select_scatter.default": select_scatter,
     "aten.diagonal_scatter.default": diagonal_scatter,

@@ -221,6 +221,25 @@ def batch_norm_backward(
     return [dx, *_to_weights(c, terms, n, metas[1], metas[2])]
 
 
+def batch_norm_backward_with_reserve(
+    c: Call,
+    grad: View,
+    x: View,
+    weight: View | None,
+    running_mean: View | None,
+    running_var: View | None,
+    mean: View | None,
+    rstd: View | None,
+    training: bool,
+    eps: float,
+    mask: Sequence[bool],
+    reserve: View,
+) -> Result:
+    return batch_norm_backward(
+        c, grad, x, weight, running_mean, running_var, mean, rstd, training, eps, mask
+    )
+
+
 def _channelwise(
     c: Call, grad: View, x: View, weight: View | None, mean: View, rstd: View
 ) -> _Terms:
@@ -259,5 +278,6 @@ RULES: Table = {
     "aten._fused_rms_norm_backward.default": rms_norm_backward,
     "aten.native_group_norm_backward.default": group_norm_backward,
     "aten.native_batch_norm_backward.default": batch_norm_backward,
+    "aten.batch_norm_backward.default": batch_norm_backward_with_reserve,
     "aten.cudnn_batch_norm_backward.default": cudnn_batch_norm_backward,
 }

@@ -30,7 +30,7 @@ class Windows:
     inside: Value | None
 
 
-def _each(value: Int | Sequence[Int], count: int) -> list[Expr]:
+def each(value: Int | Sequence[Int], count: int) -> list[Expr]:
     """One number for each dimension: given as one for all, or one each."""
     listed = [value] if isinstance(value, (int, Expr)) else list(value)
     return [const(v) for v in (listed * count if len(listed) == 1 else listed)]
@@ -79,9 +79,9 @@ def max_pool(count: int) -> Rule:
         dilation: Int | Sequence[Int] = 1,
         ceil_mode: bool = False,
     ) -> Result:
-        kernel = _each(kernel_size, count)
-        steps = _each(stride, count) if stride != [] and stride != () else kernel
-        pads, gaps = _each(padding, count), _each(dilation, count)
+        kernel = each(kernel_size, count)
+        steps = each(stride, count) if stride != [] and stride != () else kernel
+        pads, gaps = each(padding, count), each(dilation, count)
         w = windows(c, x, kernel, steps, pads, gaps)
         wide = accumulator(x.dtype)
         body = cast(read(x, w.at, w.inside, LOWEST[x.dtype]), wide)
@@ -129,17 +129,18 @@ def avg_pool(count: int) -> Rule:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Result:
-        kernel = _each(kernel_size, count)
-        steps = _each(stride, count) if stride != [] and stride != () else kernel
-        pads, gaps = _each(padding, count), _each(1, count)
+        kernel = each(kernel_size, count)
+        steps = each(stride, count) if stride != [] and stride != () else kernel
+        pads, gaps = each(padding, count), each(1, count)
         if not DTYPES[x.dtype].is_float:
             return Declined("an average of integers")
         w = windows(c, x, kernel, steps, pads, gaps)
         wide = accumulator(x.dtype)
         summed = c.reduce("sum", c.out.shape, w.over, cast(read(x, w.at, w.inside, 0), wide))
         size = const(divisor_override) if divisor_override else None
+        here = [axis(k) for k in range(x.rank)]
         divisor = (
-            _count(c, x, kernel, steps, pads, count_include_pad)
+            count_of(x, here, kernel, steps, pads, count_include_pad)
             if size is None
             else number(size, wide)
         )
@@ -148,19 +149,19 @@ def avg_pool(count: int) -> Rule:
     return rule
 
 
-def _count(
-    c: Call,
+def count_of(
     x: View,
+    at: Sequence[Expr],
     kernel: Sequence[Expr],
     stride: Sequence[Expr],
     padding: Sequence[Expr],
     padded: bool,
 ) -> Value:
-    """Elements of the window that count: those in x, or also those in the padding but not past it."""
+    """Elements of the window of output element ``at`` that count: those in x, or also those in the padding but not past it."""
     lead = x.rank - len(kernel)
     total: Value | None = None
     for d, extent in enumerate(kernel):
-        start = axis(lead + d) * stride[d] - padding[d]
+        start = at[lead + d] * stride[d] - padding[d]
         high = x.shape[lead + d] + (padding[d] if padded else 0)
         stop = scalar("minimum", index(start + extent), index(high))
         begin = index(start) if padded else scalar("maximum", index(start), constant(0, "int64"))

@@ -13,6 +13,7 @@ from stax.lower import (
     norm_gradient,
     pointwise,
     pool,
+    pool_gradient,
     random,
     reduce,
     scatter,
@@ -34,6 +35,7 @@ FAMILIES: tuple[tuple[str, Table], ...] = (
     ("norm_gradient", norm_gradient.RULES),
     ("loss", loss.RULES),
     ("pool", pool.RULES),
+    ("pool_gradient", pool_gradient.RULES),
     ("random", random.RULES),
 )
 

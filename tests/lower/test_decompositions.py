@@ -38,6 +38,10 @@ BACKWARDS: dict[str, Fn] = {
     "softplus": lambda g, x: aten.softplus_backward(g, x, 1.5, 20.0),
     "mish": lambda g, x: aten.mish_backward(g, x),
     "threshold": lambda g, x: aten.threshold_backward(g, x, 0.2),
+    "hardshrink": lambda g, x: aten.hardshrink_backward(g, x, 0.5),
+    "softshrink": lambda g, x: aten.softshrink_backward(g, x, 0.5),
+    "prelu": lambda g, x: aten._prelu_kernel_backward(g, x, x[:1, :1]),
+    "reflection_pad": lambda g, x: aten.reflection_pad1d_backward(g, x[:, :3], (2, 1)),
     "sigmoid": lambda g, x: aten.sigmoid_backward(g, x.sigmoid()),
     "tanh": lambda g, x: aten.tanh_backward(g, x.tanh()),
     "log_sigmoid": lambda g, x: (
@@ -64,9 +68,7 @@ def test_backward(name: str, dtype: torch.dtype) -> None:
     assert not externs(program)
 
 
-ACTIVATIONS = (
-    "gelu gelu_tanh silu elu leaky_relu hardtanh hardswish hardsigmoid softplus mish".split()
-)
+ACTIVATIONS = "gelu gelu_tanh silu elu leaky_relu hardtanh hardswish hardsigmoid softplus mish hardshrink softshrink".split()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)

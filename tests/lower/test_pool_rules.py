@@ -43,6 +43,48 @@ def test_pool(name: str, dtype: torch.dtype) -> None:
     assert not externs(program)
 
 
+# The arguments of a pooling after its input; its gradient takes the same.
+GRADIENTS: dict[str, tuple[Any, ...]] = {
+    "max": ((2, 2), (2, 2), (0, 0), (1, 1), False),
+    "max_overlapping": ((3, 3), (2, 2), (1, 1), (1, 1), False),
+    "max_dilated": ((2, 3), (1, 2), (1, 0), (2, 1), False),
+    "max_ceil": ((3, 3), (2, 2), (0, 0), (1, 1), True),
+    "max_3d": ((2, 3, 2), (2, 1, 2), (1, 1, 0), (1, 1, 1), False),
+    "avg": ((2, 2), (2, 2), (0, 0), False, True, None),
+    "avg_overlapping": ((3, 3), (2, 1), (1, 1), False, True, None),
+    "avg_without_padding": ((3, 2), (2, 2), (1, 1), True, False, None),
+    "avg_default_stride": ((3, 2), [], (0, 0), True, True, None),
+    "avg_divisor": ((2, 2), (1, 2), (0, 0), False, True, 3),
+    "avg_3d": ((2, 2, 3), (1, 2, 2), (1, 0, 1), False, False, None),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_gradient(name: str, dynamic: bool, dtype: torch.dtype) -> None:
+    aten, options = torch.ops.aten, GRADIENTS[name]
+    dims = len(options[0])
+    x = torch.randn(2, 3, *(7, 9, 6)[:dims], generator=torch.Generator().manual_seed(0)).to(dtype)
+    if name.startswith("max"):
+        out, places = getattr(aten, f"max_pool{dims}d_with_indices")(x, *options)
+        backward = getattr(aten, f"max_pool{dims}d_with_indices_backward")
+        args = [torch.randn_like(out), x, places]
+        program = check(lambda g, x, p: backward(g, x, *options, p), args, dynamic, scale=4)
+    else:
+        out = getattr(aten, f"avg_pool{dims}d")(x, *options)
+        backward = getattr(aten, f"avg_pool{dims}d_backward")
+        args = [torch.randn_like(out), x]
+        program = check(lambda g, x: backward(g, x, *options), args, dynamic, scale=4)
+    assert not externs(program)
+
+
+def test_gradient_of_adaptive_pools() -> None:
+    x, backward = torch.randn(2, 3, 6, 8), torch.ops.aten._adaptive_avg_pool2d_backward
+    assert not externs(check(lambda g, x: backward(g, x), [torch.randn(2, 3, 3, 2), x]))
+    assert externs(check(lambda g, x: backward(g, x), [torch.randn(2, 3, 4, 2), x], scale=4))
+
+
 @pytest.mark.parametrize("name", ["max", "max_stride", "avg", "avg_without_padding", "global"])
 def test_pool_of_channels_last(name: str) -> None:
     x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0)).contiguous(
