@@ -112,13 +112,15 @@ def test_arguments_that_do_not_fit_are_refused_by_torch(args: tuple[Any, ...]) -
 
 
 def test_memory_that_does_not_exist_is_refused() -> None:
-    from stax.artifact.artifact import Alloc
+    from stax.artifact.artifact import Alloc, Arena
 
-    for size in (2**50, 2**62, -1):
-        base = counter()
-        steps = (Alloc("big", "float32", shape(size), shape(1)), *base.forward)
+    base = counter()
+    for step in (
+        *(Alloc("big", "float32", shape(size), shape(1)) for size in (2**50, 2**62, -1)),
+        *(Arena("big", slots) for slots in (shape(2**50), shape(2**62), shape(*[2**62] * 8))),
+    ):
         with pytest.raises((RuntimeError, OverflowError)):
-            load(replace(base, forward=steps), blobs(base)).run((torch.zeros(6),))
+            load(replace(base, forward=(step, *base.forward)), blobs(base)).run((torch.zeros(6),))
 
 
 def test_trees_that_name_strangers() -> None:
