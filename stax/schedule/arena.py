@@ -14,7 +14,7 @@ from itertools import islice
 
 from stax.ir.expr import Expr, const
 from stax.ir.extent import ALIGNMENT, extent_bytes
-from stax.ir.program import Extern, Program, TensorRef
+from stax.ir.program import Extern, Program, Symbol, TensorRef
 from stax.schedule.inline import reads
 from stax.schedule.loops import KernelCall
 from stax.schedule.memory import Lifetimes
@@ -22,6 +22,8 @@ from stax.schedule.memory import Lifetimes
 # Bytes that the peak may grow by: below what is worth an allocation, and far below the 2 MiB in which torch asks CUDA for
 # small ones.
 SLACK = 1 << 16
+# A plan for sizes of the call must hold for small samples and for what they stand for, this many times as large.
+SCALE = 1 << 10
 # Homes looked at for one temp: the tensors that come soonest after its end.
 MAX_HOMES = 8
 
@@ -61,27 +63,28 @@ class Memory:
 
 @dataclass(frozen=True)
 class Life:
-    """A temp in use from step ``begin`` to step ``end``. ``hint``: its bytes at the sizes seen at capture."""
+    """A temp in use from step ``begin`` to step ``end``. ``bytes``: at the sizes seen at capture, and at larger ones."""
 
     name: str
     begin: int
     end: int
     size: Expr
-    hint: int
+    bytes: tuple[int, ...]
     movable: bool
     by_kernel: bool
 
 
 def memory(program: Program, steps: Sequence[KernelCall | Extern], lives: Lifetimes) -> Memory:
-    """The plan with the most temps in shared memory whose peak, at the hinted sizes, is that of none but for SLACK."""
-    found = _lives(program, steps, lives)
-    movable = sorted((x for x in found if x.movable), key=lambda x: x.hint)
-    limit = SLACK + _peak((x.begin, x.end, x.hint) for x in found)
-    hints = {s.name: s.hint for s in program.symbols}
+    """The plan with the most temps in shared memory whose peak, at the sizes seen at capture and at SCALE times these, is
+    that of none but for SLACK."""
+    samples = _samples(program.symbols)
+    found = _lives(program, steps, lives, samples)
+    movable = sorted((x for x in found if x.movable), key=lambda x: x.bytes)
+    limit = [SLACK + most for most in _peaks((x.begin, x.end, x.bytes) for x in found)]
     best, low, high = _Packing(), 0, len(movable)
     count = high
     while low < high:
-        tried = _first_within(limit, movable[:count], found, hints)
+        tried = _first_within(limit, movable[:count], found, samples)
         if tried is None:
             high = count - 1
         else:
@@ -90,10 +93,19 @@ def memory(program: Program, steps: Sequence[KernelCall | Extern], lives: Lifeti
     return _timeline(_free_name(program), best, found, lives)
 
 
+def _samples(symbols: Sequence[Symbol]) -> tuple[Mapping[str, int], ...]:
+    hints = {s.name: s.hint for s in symbols}
+    large = {s.name: min(s.hint * SCALE, s.hi or s.hint * SCALE) for s in symbols}
+    return (hints, large) if symbols else (hints,)
+
+
 def _lives(
-    program: Program, steps: Sequence[KernelCall | Extern], lives: Lifetimes
+    program: Program,
+    steps: Sequence[KernelCall | Extern],
+    lives: Lifetimes,
+    samples: Sequence[Mapping[str, int]],
 ) -> tuple[Life, ...]:
-    table, hints = program.table, {s.name: s.hint for s in program.symbols}
+    table = program.table
     kept = {o.buffer for o in program.outputs if isinstance(o, TensorRef)}
     kept |= {m.source for m in program.mutations}
     for step in steps:
@@ -105,10 +117,10 @@ def _lives(
         for name in (*born, *(n for n in _outs(step) if n and n not in born)):
             b = table[name]
             size = extent_bytes(b.dtype, b.shape, b.strides)
-            hint = 0 if size is None else size.evaluate(hints)
+            sampled = tuple(0 if size is None else size.evaluate(env) for env in samples)
             fits = size is not None and name in born and name not in kept and name in end
             last = end.get(name, len(steps))
-            found.append(Life(name, k, last, size or const(0), hint, fits, name in born))
+            found.append(Life(name, k, last, size or const(0), sampled, fits, name in born))
     return tuple(found)
 
 
@@ -117,11 +129,15 @@ def _outs(step: KernelCall | Extern) -> tuple[str, ...]:
 
 
 def _first_within(
-    limit: int, chosen: Sequence[Life], found: Sequence[Life], hints: Mapping[str, int]
+    limit: Sequence[int],
+    chosen: Sequence[Life],
+    found: Sequence[Life],
+    samples: Sequence[Mapping[str, int]],
 ) -> _Packing | None:
     for homes in (found, ()):
         packing = _packed(chosen, homes)
-        if _peak(_pieces(packing, found, hints)) <= limit:
+        peaks = _peaks(_pieces(packing, found, samples))
+        if all(most <= allowed for most, allowed in zip(peaks, limit)):
             return packing
     return None
 
@@ -174,7 +190,7 @@ class _Packing:
 def _packed(chosen: Sequence[Life], homes: Iterable[Life]) -> _Packing:
     waiting = _Homes(homes, {x.name for x in chosen})
     packing = _Packing()
-    order = sorted(chosen, key=lambda x: (-x.hint, -x.end, x.name))
+    order = sorted(chosen, key=lambda x: (-x.bytes[0], -x.end, x.name))
     static = _Bin("", 0)
     for x in (x for x in order if x.size.is_const):
         packing.spots[x.name] = _place_static(x, static, waiting)
@@ -237,8 +253,17 @@ class _Homes:
 # -- when
 
 
+def _peaks(pieces: Iterable[tuple[int, int, Sequence[int]]]) -> list[int]:
+    """The most bytes at once of (first step, last step, bytes of each sample), each rounded up; one a sample."""
+    held = [*pieces]
+    return (
+        [_peak([(a, b, sizes[i]) for a, b, sizes in held]) for i in range(len(held[0][2]))]
+        if held
+        else []
+    )
+
+
 def _peak(pieces: Iterable[tuple[int, int, int]]) -> int:
-    """The most bytes at once of (first step, last step, bytes), each rounded up."""
     change: dict[int, int] = {}
     for begin, end, size in pieces:
         rounded = -(-size // ALIGNMENT) * ALIGNMENT
@@ -252,17 +277,17 @@ def _peak(pieces: Iterable[tuple[int, int, int]]) -> int:
 
 
 def _pieces(
-    packing: _Packing, found: Sequence[Life], hints: Mapping[str, int]
-) -> Iterable[tuple[int, int, int]]:
+    packing: _Packing, found: Sequence[Life], samples: Sequence[Mapping[str, int]]
+) -> Iterable[tuple[int, int, Sequence[int]]]:
     begins = _begins(packing, found)
     moved = [x for x in found if x.name in packing.spots]
     for x in found:
         if x.name not in packing.spots:
-            yield begins[x.name], x.end, x.hint
+            yield begins[x.name], x.end, x.bytes
     inside = [x for x in moved if not packing.spots[x.name].home]
     for slot in packing.slots:
-        size = slot.evaluate(hints)
-        yield min(x.begin for x in inside), max(x.end for x in inside), size
+        sizes = [slot.evaluate(env) for env in samples]
+        yield min(x.begin for x in inside), max(x.end for x in inside), sizes
 
 
 def _begins(packing: _Packing, found: Sequence[Life]) -> dict[str, int]:
