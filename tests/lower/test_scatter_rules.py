@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from lowering import bind, call_torch, check, compare, externs, lowered, run_program, to_numpy
 from schedule.running import run_schedule
 from torch import Tensor
@@ -169,3 +171,45 @@ def test_whole_sums_and_single_values_come_out_the_same_in_any_order(name: str) 
     finally:
         torch.use_deterministic_algorithms(False)
     assert not found
+
+
+# -- any shapes
+
+
+@st.composite
+def puts(draw: st.DrawFn) -> tuple[list[Tensor], list[int | None], bool]:
+    """(tensors x, values and the indices; which index stands at each dimension of x; whether values are added)."""
+    shape = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+    used = draw(st.lists(st.booleans(), min_size=len(shape), max_size=len(shape)).filter(any))
+    wide = draw(st.lists(st.integers(0, 4), min_size=0, max_size=2))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 1 << 30)))
+    indices: list[Tensor] = []
+    places: list[int | None] = []
+    for size, here in zip(shape, used, strict=True):
+        places.append(len(indices) if here else None)
+        if here:
+            own = [1 if n and draw(st.booleans()) else n for n in wide]
+            indices.append(torch.randint(-size, size, own, generator=generator))
+    x = torch.randint(-50, 50, shape, generator=generator)
+    result = x[tuple(slice(None) if p is None else indices[p] for p in places)].shape
+    skip = draw(st.integers(0, len(result)))
+    own = [1 if n and draw(st.booleans()) else n for n in result[skip:]]
+    values = torch.randint(-50, 50, own, generator=generator)
+    return [x, values, *indices], places, draw(st.booleans())
+
+
+@settings(max_examples=60, deadline=None)
+@given(puts())
+def test_index_put_of_any_shape(case: tuple[list[Tensor], list[int | None], bool]) -> None:
+    """Values for one place are all alike where they are set: which of them wins is not said."""
+    args, places, accumulate = case
+    if not accumulate:
+        args[1] = args[1].flatten()[:1].reshape([1] * args[1].dim()) if args[1].numel() else args[1]
+
+    def fn(x: Tensor, values: Tensor, *indices: Tensor) -> Tensor:
+        at = [None if p is None else indices[p] for p in places]
+        return aten.index_put(x, at, values, accumulate)
+
+    program = check(fn, args)
+    assert not externs(program)
+    scheduled(program, args, fn(*args))
