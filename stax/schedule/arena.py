@@ -24,6 +24,8 @@ from stax.schedule.memory import Lifetimes
 SLACK = 1 << 16
 # A plan for sizes of the call must hold for small samples and for what they stand for, this many times as large.
 SCALE = 1 << 10
+# Packings tried, at most; each looks at every temp.
+MAX_TRIALS = 32
 # Homes looked at for one temp: the tensors that come soonest after its end.
 MAX_HOMES = 8
 
@@ -75,21 +77,23 @@ class Life:
 
 
 def memory(program: Program, steps: Sequence[KernelCall | Extern], lives: Lifetimes) -> Memory:
-    """The plan with the most temps in shared memory whose peak, at the sizes seen at capture and at SCALE times these, is
-    that of none but for SLACK."""
+    """A plan whose peak, at the sizes seen at capture and at SCALE times these, is that of no sharing but for SLACK. All
+    temps are tried at once; of what does not fit, each half, the smaller ones first."""
     samples = _samples(program.symbols)
     found = _lives(program, steps, lives, samples)
     movable = sorted((x for x in found if x.movable), key=lambda x: x.bytes)
     limit = [SLACK + most for most in _peaks((x.begin, x.end, x.bytes) for x in found)]
-    best, low, high = _Packing(), 0, len(movable)
-    count = high
-    while low < high:
-        tried = _first_within(limit, movable[:count], found, samples)
-        if tried is None:
-            high = count - 1
-        else:
-            best, low = tried, count
-        count = (low + high + 1) // 2
+    best, chosen, waiting = _Packing(), list[Life](), [movable]
+    for _ in range(MAX_TRIALS):
+        part = waiting.pop() if waiting else []
+        if not part:
+            break
+        tried = _first_within(limit, [*chosen, *part], found, samples)
+        if tried is not None:
+            best, chosen = tried, [*chosen, *part]
+        elif len(part) > 1:
+            half = len(part) // 2
+            waiting += [part[half:], part[:half]]
     return _timeline(_free_name(program), best, found, lives)
 
 
