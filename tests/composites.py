@@ -412,9 +412,16 @@ def norm_of_all(*grads: Tensor) -> Tensor:
     return torch.sqrt(sum((wide(g) * wide(g)).sum() for g in grads))  # type: ignore[call-overload]
 
 
+def clipped(*grads: Tensor) -> Any:
+    """Each gradient times a number that all of them make."""
+    scale = torch.clamp(1 / (norm_of_all(*grads) + 1e-6), max=1)
+    return tuple((wide(g) * scale).to(g.dtype) for g in grads)
+
+
 NORMS_OF_PARTS = "parts of each tensor's sum, then all sums in one"
 OPTIMISERS = {
     "norm of all gradients": Case(norm_of_all, three, 4, 3, NORMS_OF_PARTS),
+    "gradients clipped": Case(clipped, three, 5, 9, NORMS_OF_PARTS + ", then all gradients"),
     "addcmul": Case(lambda x, y: torch.addcmul(x, x, y, value=0.5), two, 1, 3),
     "addcdiv": Case(lambda x, y: torch.addcdiv(x, x, y, value=0.5), two, 1, 3),
     "lerp": Case(lambda x, y: torch.lerp(x, y, 0.3), two, 1, 3),

@@ -22,6 +22,8 @@ MIN_BYTES = 256 * 1024  # less is read sooner than a second kernel starts
 # A row that is read again after its reduction could be one kernel: splitting it costs two more kernels and one more read.
 FEW_ROWS_READ_AGAIN = 2 * PROCESSORS // 3
 MIN_BYTES_READ_AGAIN = 16 << 20
+# One processor moves some dozens of bytes a nanosecond: a work item of more takes longer than the launches of two kernels.
+MAX_ITEM_BYTES_READ_AGAIN = 512 * 1024
 ALIGNED = 16  # segments along contiguous memory begin at multiples of so many elements, or memory is read in small pieces
 SYMBOLIC_EXCESS = 4  # so many times more and shorter segments rather than a mask, which only known sizes can do without
 ROUNDED = 1024  # the length of segments that do not divide their axis
@@ -72,7 +74,8 @@ def _objection(r: Reduction, read_bytes: int, items: int) -> str:
         return f"reads {read_bytes} bytes only"
     if items >= FEW_OUTPUTS:
         return f"{items} work items fill the device"
-    if r.read_again and read_bytes < MIN_BYTES_READ_AGAIN:
+    near = read_bytes < min(MIN_BYTES_READ_AGAIN, items * MAX_ITEM_BYTES_READ_AGAIN)
+    if r.read_again and near:
         return f"the {read_bytes} bytes are read again: one kernel keeps them near"
     if r.read_again and items > FEW_ROWS_READ_AGAIN:
         return f"{items} work items that read their elements again nearly fill the device"
