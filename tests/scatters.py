@@ -76,6 +76,10 @@ ADDS: dict[str, Scatter] = {
     "index_put_add_apart": Scatter(
         lambda x, i, v: aten.index_put(x, [i, None, i % 3], v, True), (9, 6, 3)
     ),
+    "put_add": Scatter(lambda x, i, v: x.put(i, v[0, :4], accumulate=True), low=-54, high=54),
+    "put_add_matrix": Scatter(
+        lambda x, i, v: x.put(i.reshape(2, 2), v[:2, :2], accumulate=True), (3, 6, 2)
+    ),
     "masked_put_add": Scatter(lambda x, i, v: x.index_put((x > 0,), v[0, 0], accumulate=True)),
 }
 
@@ -95,6 +99,8 @@ SETS: dict[str, Scatter] = {
     "index_put_last": Scatter(
         lambda x, i, v: aten.index_put(x, [None, i], v), (6, 9), (4,), (6, 4), -9, 0, distinct=True
     ),
+    "put": Scatter(lambda x, i, v: x.put(i, v[:, 0]), high=54, distinct=True),
+    "put_to_transposed": Scatter(lambda x, i, v: x.t().put(i, v[:, 0]), high=54, distinct=True),
     "index_put_nothing": Scatter(lambda x, i, v: x.index_put((i[:0],), v[:0])),
     "in_place": Scatter(lambda x, i, v: x.clone().index_put_((i,), v) * 2, distinct=True),
     "setitem": Scatter(lambda x, i, v: _assigned(x, i, v), distinct=True),

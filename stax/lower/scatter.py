@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stax.ir.dtypes import DTYPES, accumulator
-from stax.ir.expr import Expr, const
+from stax.ir.expr import Expr, const, product, sym
 from stax.ir.value import Value, cast, constant, index, scalar, walk, where
+from stax.lower import views
 from stax.lower.build import Call, Declined, Table
 from stax.lower.create import less
 from stax.lower.index import checked, first_place, places_of, wrapped
 from stax.lower.pointwise import both
-from stax.lower.scalars import Number, Operand, add, mul, number, operand_value, read
+from stax.lower.scalars import Number, Operand, add, evaluate, mul, number, operand_value, read
 from stax.lower.view import wrap_dim
 from stax.lower.views import Hints, Shape, View, axis
 
 Int = int | Expr
 Result = View | Declined
+FLAT = "flat"
 ORDERED = Declined("deterministic algorithms are asked for, and writes on a GPU come in any order")
 
 
@@ -215,6 +217,16 @@ def _put_where(c: Call, x: View, mask: View, values: View, accumulate: bool) -> 
     return c.fill(where(chosen, value, read(x)))
 
 
+def put(c: Call, x: View, indices: View, source: View, accumulate: bool = False) -> Result:
+    """Indices into x as one row."""
+    if not x.rank or any(size == 0 for size in x.shape):
+        return Declined("a scatter into a number or into nothing")
+    flat = wrapped(read(indices), product(x.shape))
+    at = [evaluate(e, {FLAT: flat}) for e in views.unravel(sym(FLAT), x.shape)]
+    value = read(views.reshape(source, indices.shape, c.ranges))
+    return _changed(c, x, indices.shape, value, at, "add" if accumulate else "set")
+
+
 def _points(x: View, indices: Sequence[View | None], hints: Hints) -> Shape:
     """The shape of x[indices]."""
     first = first_place(indices)
@@ -243,5 +255,6 @@ RULES: Table = {
     "aten.index_fill.int_Tensor": index_fill,
     "aten.index_put.default": index_put,
     "aten._unsafe_index_put.default": index_put,
+    "aten.put.default": put,
     "aten.embedding_dense_backward.default": embedding_dense_backward,
 }

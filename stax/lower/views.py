@@ -162,7 +162,7 @@ def reshape(view: View, shape: Shape, symbols: Ranges) -> View:
     place = None if strides is None else strides[1]
     for old, new in _groups(view.shape, shape):
         flat = _ravel([(axis(k), shape[k]) for k in new])
-        for k, position in zip(old, _unravel(flat, [view.shape[k] for k in old])):
+        for k, position in zip(old, unravel(flat, [view.shape[k] for k in old])):
             positions[k] = position
         step = (
             None if strides is None else _one_stride([(view.shape[k], strides[0][k]) for k in old])
@@ -237,7 +237,8 @@ def _ravel(dims: Sequence[tuple[Expr, Expr]]) -> Expr:
     return flat
 
 
-def _unravel(flat: Expr, extents: Sequence[Expr]) -> list[Expr]:
+def unravel(flat: Expr, extents: Sequence[Expr]) -> list[Expr]:
+    """The position in each dimension of a row-major position."""
     if len(extents) == 1:
         return [flat]
     positions: list[Expr] = []
@@ -293,7 +294,7 @@ def from_storage(
         return None
     element = place // unit
     coords: list[Expr] = [const(0)] * len(buffer.shape)
-    positions = _unravel(element, [buffer.shape[d] for d in order]) if order else []
+    positions = unravel(element, [buffer.shape[d] for d in order]) if order else []
     for dim, position in zip(order, positions):
         coords[dim] = position
     ranges = shape_ranges(shape, symbols)
