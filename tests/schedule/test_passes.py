@@ -49,6 +49,7 @@ def test_kernels_and_bytes(name: str, dynamic: bool) -> None:
     plan = planned(case, args, dynamic)
     assert not [s.target for s in plan.steps if isinstance(s, Extern)]
     assert len(plan.steps) == case.kernels, [k for s in plan.steps for k in s.kernel.fused]  # type: ignore[union-attr]
+    assert bool(case.fewest) == (case.kernels > 1), "more than one kernel needs a reason"
     unit = args[0].numel() * args[0].element_size()
     assert moved_bytes(plan) / unit == pytest.approx(case.moved, abs=SLACK * case.moved)
 
