@@ -6,6 +6,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 
 from stax.ir.program import Buffer, Computation, Extern, Program
 from stax.schedule.inline import Decision, reads
@@ -112,6 +113,20 @@ class _Graph:
             if isinstance(g := self.nodes[m], Group) and 0 < _reductions(g) <= room
         }
 
+    def siblings(self, k: int) -> list[tuple[int, int]]:
+        """Pairs of reductions that read results of reduction ``k``: the second levels of what was split together."""
+        group = self.nodes[k]
+        if not isinstance(group, Group) or group.device != "cuda" or not group.frame.r:
+            return []
+        few = (n for n in group.produced if len(self.readers[n]) <= MAX_READERS)
+        read = {p for n in few for p in self.readers[n]} - {k}
+        counts = {p: _reductions(g) for p in read if isinstance(g := self.nodes[p], Group)}
+        return [
+            (p, q)
+            for p, q in combinations(sorted(counts), 2)
+            if counts[p] and counts[q] and counts[p] + counts[q] <= MAX_SIDE_BY_SIDE
+        ]
+
     def saved_bytes(self, a: int, b: int) -> int:
         """Bytes that one kernel would not move again: common reads, and what one makes and the other reads."""
         total = sum(self.bytes[n] for n in self.reads[a] & self.reads[b])
@@ -205,6 +220,9 @@ def _run(graph: _Graph, decisions: list[Decision]) -> None:
         version[a] += 1
         for p in graph.partners(a):
             propose(a, p)
+        for maker in sorted({a, *graph.sources(a)}):
+            for p, q in graph.siblings(maker):
+                propose(p, q)
 
 
 def _attempt(graph: _Graph, a: int, b: int, decisions: list[Decision]) -> Group | None:

@@ -32,26 +32,30 @@ ROUNDED = 1024  # the length of segments that do not divide their axis
 @dataclass(frozen=True)
 class Reduction:
     """The sizes that decide: outer extents, reduced axes in memory order (outermost first), whether memory runs along the
-    last of them, bytes read an element, and whether the elements are read again once the reduction is known."""
+    last of them, bytes read an element, whether the elements are read again once the reduction is known, and whether
+    segments must follow one another, since a position is counted."""
 
     outputs: tuple[Expr, ...]
     over: tuple[Axis, ...]
     inner: bool
     element_bytes: int
     read_again: bool
+    in_order: bool = False
 
 
 @dataclass(frozen=True)
 class Cut:
     """``over`` are the reduced axes outermost first. The first ``whole`` of them number segments; the next one, if
-    ``length`` is given, is cut into pieces of ``length``, the last of which may stick out when ``masked``. The others are
-    reduced inside a segment. ``inner``: partial results of one output lie side by side, else those of one segment."""
+    ``length`` is given, is cut into pieces of ``length``, the last of which may stick out when ``masked``; when ``dealt``,
+    the pieces take elements in turn instead of neighbours. The others are reduced inside a segment. ``inner``:
+    partial results of one output lie side by side, else those of one segment."""
 
     over: tuple[Axis, ...]
     whole: int
     length: Expr | None
     masked: bool
     inner: bool
+    dealt: bool = False
 
 
 def cut(r: Reduction, hints: Mapping[str, int]) -> Cut | str:
@@ -96,8 +100,14 @@ def _along(r: Reduction, wanted: int, most: int, hints: Mapping[str, int]) -> Cu
             done *= extent
             continue
         length, masked = _length(axis, missing, r, hints)
-        return Cut(r.over, k, length, masked, r.inner)
+        return Cut(r.over, k, length, masked, r.inner, _dealt(r, axis, masked, hints))
     raise AssertionError(f"{wanted} segments of fewer elements")
+
+
+def _dealt(r: Reduction, axis: Axis, masked: bool, hints: Mapping[str, int]) -> bool:
+    """Rows of few outputs: with each row in another segment, neighbouring rows are one contiguous read."""
+    last = axis == r.over[-1] and not masked and not r.in_order
+    return not r.inner and last and product(r.outputs).evaluate(hints) < TILE
 
 
 def _length(axis: Axis, pieces: int, r: Reduction, hints: Mapping[str, int]) -> tuple[Expr, bool]:

@@ -101,15 +101,16 @@ def _cut_of(family: Family, table: Mapping[str, Buffer], hints: Mapping[str, int
     first = family.members[0].node
     sizes = _sizes(first, table, hints, read_again=family.read_again)
     if any(m.node.combine in POSITIONS for m in family.members):
-        sizes = replace(sizes, over=first.reduce_axes)  # a position counts in this order
+        sizes = replace(sizes, over=first.reduce_axes, in_order=True)
     return cut(sizes, hints)
 
 
 def _sizes(
     node: Computation, table: Mapping[str, Buffer], hints: Mapping[str, int], *, read_again: bool
 ) -> Reduction:
-    over = frozenset(a.name for a in node.reduce_axes)
+    over, outer = (frozenset(a.name for a in axes) for axes in (node.reduce_axes, node.axes))
     read = [v for v in node.body.loads if touches(v, over)]
+    read = [v for v in read if touches(v, outer)] or read  # vectors beside a matrix decide nothing
     strides = [_strides(v, table, hints) for v in read]
     along = [sum(_steps_by_one(s, axes) for s in strides) for axes in (node.reduce_axes, node.axes)]
     widest = max(strides, key=len, default=dict[str, int]())
@@ -147,14 +148,16 @@ def _steps_by_one(strides: Mapping[str, int], axes: Sequence[Axis]) -> bool:
 @dataclass(frozen=True)
 class _Frame:
     """The loops of a family's partial results: ``outer`` are the axes of the outputs, ``segments`` number the segments,
-    ``loops`` walk inside one. ``env``: the reduced axes by those. ``inside``: false past the end of the data; None when
-    nothing sticks out. ``count``: elements of a segment. ``base``: row-major position of a segment's first element."""
+    ``loops`` walk inside one. ``env``: the reduced axes by those. ``inside``: false past the end of the data, which
+    depends on the axes ``sticking``; None when nothing sticks out. ``count``: elements of a segment. ``base``: row-major
+    position of a segment's first element."""
 
     outer: tuple[Axis, ...]
     segments: tuple[Axis, ...]
     loops: tuple[Axis, ...]
     env: Mapping[str, Expr]
     inside: Value | None
+    sticking: frozenset[str]
     count: Expr
     base: Expr
     inner: bool
@@ -165,6 +168,7 @@ class _Frame:
         loops = list(chosen.over[chosen.whole :])
         env = {a.name: sym(s.name) for a, s in zip(chosen.over, segments)}
         inside: Value | None = None
+        sticking = frozenset[str]()
         count = product(a.extent for a in loops)
         base = const(0)
         for s in segments:
@@ -177,15 +181,24 @@ class _Frame:
             rest = product(a.extent for a in loops[1:])
             base = base + start * rest
             if chosen.masked:
-                inside = scalar("lt", index(start + sym(axis.name)), index(axis.extent))
+                # As a position among all that follows: axes that are one in memory stay one.
+                flat = start + sym(axis.name)
+                for a in loops[1:]:
+                    flat = flat * a.extent + sym(a.name)
+                inside = scalar("lt", index(flat), index(axis.extent * rest))
+                sticking = frozenset((axis.name, piece.name))
             # NOTE: a segment holds an element at least, since there are ceil(extent / length) of them.
             held = minimum(length, axis.extent - start) if chosen.masked else length
             count = held * rest
             env[axis.name] = start + sym(axis.name)
+            if chosen.dealt:
+                env[axis.name] = sym(axis.name) * piece.extent + sym(piece.name)
             loops[0] = Axis(axis.name, length)
             segments.append(piece)
         outer = node.axes
-        return _Frame(outer, tuple(segments), tuple(loops), env, inside, count, base, chosen.inner)
+        return _Frame(
+            outer, tuple(segments), tuple(loops), env, inside, sticking, count, base, chosen.inner
+        )
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -232,13 +245,13 @@ class _Halves:
         inside = self.frame.inside
         if inside is None:
             return body
-        checked = frozenset(n for v in inside.args for n in _index_of(v).symbols)
-        checked &= {a.name for a in (*self.frame.segments, *self.frame.loops)}
 
         def swap(value: Value, args: tuple[Value, ...]) -> Value:
             here = rebuild(value, args)
             return (
-                masked_load(here, inside) if value.op == "load" and touches(here, checked) else here
+                masked_load(here, inside)
+                if value.op == "load" and touches(here, self.frame.sticking)
+                else here
             )
 
         return rewrite(body, swap)
@@ -309,11 +322,6 @@ class _Halves:
         made, squares = self._partial(node, "squares", "sum", body)
         whole = merge.squares(count, own, squares, shifted.shift)
         return [mean, made, self._second(node, "sum", whole)]
-
-
-def _index_of(value: Value) -> Expr:
-    assert isinstance(value.attr[0], Expr)
-    return value.attr[0]
 
 
 def _number(e: Expr, dtype: str) -> Value:

@@ -140,8 +140,7 @@ def test_the_cpu_keeps_its_reductions_whole() -> None:
 
 def test_two_reductions_of_one_tensor_are_split_alike_and_share_the_pass() -> None:
     plan = plan_of(lambda x: (x.sum(), x.amax(), x.var()), [meta(4096, 4096)])
-    assert extents(plan)[0] == ("red", 2048, 8192)
-    assert [k.reduce_axes[0].extent for k in kernels(plan)[1:]] == [2048] * (len(kernels(plan)) - 1)
+    assert extents(plan) == [("red", 2048, 8192), ("red", 1, 2048)]
 
 
 def test_a_segment_of_transposed_memory_is_contiguous() -> None:
@@ -164,3 +163,24 @@ def test_what_segments_that_stick_out_need_is_read_from_its_inputs(dynamic: bool
 def test_whole_symbolic_axes_number_segments_without_a_mask() -> None:
     for kernel in kernels(plan_of(lambda x: x.sum(), [meta(1000, 16384)], True)):
         assert not [v for s in kernel.statements for v in s.body.loads if len(v.args) > 1]
+
+
+def test_axes_that_are_one_in_memory_stay_one_where_segments_stick_out() -> None:
+    for dynamic in (False, True):
+        plan = plan_of(lambda x: x.sum(), [meta(7919, 1009)], dynamic)
+        assert [len(k.reduce_axes) for k in kernels(plan)] == [1, 1]
+
+
+def test_vectors_beside_a_matrix_do_not_decide_which_way_memory_runs() -> None:
+    def fn(g: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return ((g - mean[:, None]) * rstd[:, None]).sum(0), g.sum(0)
+
+    plan = plan_of(fn, [meta(16384, 4096), meta(16384), meta(16384)])
+    assert extents(plan) == [("red", 64 * 4096, 256), ("per", 4096, 64)]
+
+
+def test_rows_of_few_outputs_are_dealt_to_segments_and_read_as_one() -> None:
+    (first, second) = kernels(plan_of(lambda x: (x.sum(0), x.var(0)), [meta(1 << 22, 4)]))
+    assert first.xnumel == 8192 and second.xnumel == 4
+    loads = {v.args[0].text for s in first.statements for v in s.body.loads}
+    assert loads == {"[8192*r0_0 + x0]"}

@@ -42,6 +42,7 @@ LAYOUTS: dict[str, tuple[tuple[int, int], int, tuple[int, int]]] = {
     "ragged_rows": ((3, 40961), 1, (0, 1)),
     "columns": ((20480, 8), 0, (0, 1)),
     "ragged_columns": ((20479, 8), 0, (0, 1)),
+    "dealt": ((32768, 6), 0, (0, 1)),
     "transposed": ((40961, 3), 0, (1, 0)),
 }
 
