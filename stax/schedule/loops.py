@@ -27,6 +27,8 @@ from stax.schedule.items import Group, Placed
 
 MAX_PERSISTENT_INNER = 1024
 MAX_PERSISTENT_OUTER = 64
+# Rows that are needed again after their first reduction stay in registers up to this length.
+MAX_PERSISTENT_AGAIN = 2048
 INT32_LIMIT = 2**31
 
 
@@ -298,16 +300,36 @@ def _inner(draft: _Draft, hints: Mapping[str, int]) -> bool:
 
 def _form(draft: _Draft, symbols: Mapping[str, Range], inner: bool) -> str:
     """poi, per or red by the rules of spec 9.4: persistent up to 1024 along contiguous memory, else up to 64 when both
-    bounds round up to the same power of two."""
+    bounds round up to the same power of two.
+
+    Past the spec: a longer row that a loop would read twice is persistent too when its length is known and fills its
+    block. Measured on an H200: causal softmax of 2048 bfloat16 at 97 % of the copy rate. From 4096 on the loop wins, for its
+    second pass finds the row in the cache: softmax of 8192 bfloat16 4146 GB/s looped, 3909 persistent.
+    """
     if not draft.r:
         return "poi"
     lo, hi = bounds(product(a.extent for a in draft.r), symbols)
     if hi is None:
         return "red"
     if inner:
-        return "per" if hi <= MAX_PERSISTENT_INNER else "red"
+        again = (
+            hi <= MAX_PERSISTENT_AGAIN and lo == hi and 4 * hi >= 3 * _power(hi) and _again(draft)
+        )
+        return "per" if hi <= MAX_PERSISTENT_INNER or again else "red"
     same = lo is not None and _power(lo) == _power(hi)
     return "per" if hi <= MAX_PERSISTENT_OUTER and same else "red"
+
+
+def _again(draft: _Draft) -> bool:
+    """Whether some statement along the reduced axes needs the result of a reduction."""
+    after: set[str] = set()
+    for s in draft.statements:
+        used = {str(v.attr[0]) for v in walk(s.body) if v.op == "local"}
+        if used & after and s.space == "xr":
+            return True
+        if s.combine or used & after:
+            after.add(s.name)
+    return False
 
 
 def _power(n: int) -> int:

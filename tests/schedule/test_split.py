@@ -140,7 +140,7 @@ def test_the_cpu_keeps_its_reductions_whole() -> None:
 
 def test_two_reductions_of_one_tensor_are_split_alike_and_share_the_pass() -> None:
     plan = plan_of(lambda x: (x.sum(), x.amax(), x.var()), [meta(4096, 4096)])
-    assert extents(plan) == [("red", 2048, 8192), ("red", 1, 2048)]
+    assert extents(plan) == [("red", 2048, 8192), ("per", 1, 2048)]
 
 
 def test_a_segment_of_transposed_memory_is_contiguous() -> None:

@@ -6,19 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from stax.codegen.triton.layout import Dims, Layout
+from stax.codegen.triton.relaxed import SPELLINGS
 from stax.codegen.triton.spell import (
-    TYPES,
     cast_text,
-    combine_of,
     constant_text,
-    identity_text,
     index_text,
     number_text,
     scalar_text,
 )
-from stax.ir.dtypes import accumulator
 from stax.ir.expr import Expr
-from stax.ir.kernel import Kernel, Statement, Store
+from stax.ir.kernel import Kernel, Store
 from stax.ir.value import Value, load_parts, scatter_parts, walk
 
 NOWHERE: Dims = frozenset()
@@ -135,7 +132,10 @@ class Body:
             return self.let(f"tl.where({', '.join(a.text for a in args)})", dims)
         if node.op == "bound":
             return self._bound(node, args[0])
-        return self.let(scalar_text(node.op, node.args[0].dtype, [a.text for a in args]), dims)
+        texts = [a.text for a in args]
+        if node.op in SPELLINGS:
+            return self.let(SPELLINGS[node.op].format(*texts), dims)
+        return self.let(scalar_text(node.op, node.args[0].dtype, texts), dims)
 
     def _bound(self, node: Value, at: Var) -> Var:
         """The index itself; where it is out of range the kernel traps, as eager's does."""
@@ -241,69 +241,3 @@ class Body:
         if parts.mode == "add":
             call = f"tl.atomic_add({', '.join(words)}, sem='relaxed')"
         self.line(call, wide)
-
-    # -- reductions
-
-    def _mask(self) -> str:
-        return " & ".join(self.layout.mask(g.prefix for g in self.layout.groups))
-
-    def _prepared(self, s: Statement) -> tuple[Var, str]:
-        """(the value to reduce over the whole block, the dtype in which it is reduced)."""
-        dtype = accumulator(s.body.dtype)
-        if dtype == "bool" and s.combine in ("argmax", "argmin"):
-            dtype = "int32"
-        value = self.value(s.body)
-        full = self.layout.outer | {"r0_"}
-        if dtype != s.body.dtype:
-            value = self.let(cast_text(s.body.dtype, dtype, value.text), value.dims)
-        return self.let(f"tl.broadcast_to({value.text}, {self.layout.shape(full)})", full), dtype
-
-    def _rindex(self) -> Var:
-        full = self.layout.outer | {"r0_"}
-        return self.let(f"tl.broadcast_to(rindex, {self.layout.shape(full)})", full)
-
-    def _finished(self, s: Statement, block: str) -> str:
-        """The text that reduces ``block`` (argmax: two blocks) to one value a row, in the statement's dtype."""
-        dtype = accumulator(s.body.dtype)
-        row = combine_of(str(s.combine), "int32" if _is_arg(s) else dtype)
-        reduced = f"{row.finish.format(*block.split(', '))}[:, None]"
-        return reduced if dtype == s.dtype == "bool" else f"{reduced}.to({TYPES[s.dtype]})"
-
-    def reduce(self, s: Statement) -> Var:
-        """A whole reduction held in registers."""
-        value, dtype = self._prepared(s)
-        row = combine_of(str(s.combine), dtype)
-        identity = identity_text(row.identity, dtype)
-        kept = self.let(f"tl.where({self._mask()}, {value.text}, {identity})", value.dims)
-        block = f"{kept.text}, {self._rindex().text}" if _is_arg(s) else kept.text
-        return self.let(self._finished(s, block), self.layout.outer)
-
-    def accumulate(self, s: Statement) -> str:
-        """One step of a looped reduction; returns the line to write after the loop."""
-        value, dtype = self._prepared(s)
-        row = combine_of(str(s.combine), dtype)
-        full, n = value.dims, self.number()
-        shape, mask, acc = self.layout.shape(full), self._mask(), f"_tmp{n}"
-        start = identity_text(row.identity, dtype)
-        self.outer.append(f"{acc} = tl.full({shape}, {start}, {TYPES[dtype]})")
-        if _is_arg(s):
-            index, at = self.layout.index, f"{acc}_index"
-            last = identity_text("highest", index)
-            self.outer.append(f"{at} = tl.full({shape}, {last}, tl.{index})")
-            step, step_at = f"tmp{self.number()}", f"tmp{self.number()}"
-            self.inner.append(
-                f"{step}, {step_at} = {row.step}({acc}, {at}, {value.text}, {self._rindex().text})"
-            )
-            self.inner.append(f"{acc} = tl.where({mask}, {step}, {acc})")
-            self.inner.append(f"{at} = tl.where({mask}, {step_at}, {at})")
-            block = f"{acc}, {at}"
-        else:
-            step = self.let(row.step.format(acc, value.text), full).text
-            self.inner.append(f"{acc} = tl.where({mask}, {step}, {acc})")
-            block = acc
-        self.env[s.name] = Var(f"tmp{n}", self.layout.outer)
-        return f"tmp{n} = {self._finished(s, block)}"
-
-
-def _is_arg(s: Statement) -> bool:
-    return s.combine in ("argmax", "argmin")

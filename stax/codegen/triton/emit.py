@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from stax.base.errors import VerifyError
@@ -16,8 +17,11 @@ from stax.codegen.triton.layout import (
     layout_of,
     persistent_block,
 )
-from stax.codegen.triton.plan import plan
+from stax.codegen.triton.pairs import pairs_of
+from stax.codegen.triton.plan import Phase, plan
 from stax.codegen.triton.prelude import functions_for
+from stax.codegen.triton.reductions import accumulated, group_of, paired, reduced
+from stax.codegen.triton.relaxed import relaxed
 from stax.ir.expr import Expr, ceildiv, const, minimum, sym
 from stax.ir.kernel import Kernel, Statement, Store
 from stax.ir.source import Param, Source
@@ -134,6 +138,9 @@ def _index_lines(kernel: Kernel, layout: Layout, body: str) -> list[str]:
         lines.append(f"    R0_BLOCK: tl.constexpr = {persistent_block(kernel)}")
     if kernel.form != "poi":
         lines += ["    rnumel = r0_numel", "    RBLOCK: tl.constexpr = R0_BLOCK"]
+    if "GROUP" in body:
+        group = group_of(kernel)
+        lines.append(f"    GROUP: tl.constexpr = {group} if R0_BLOCK >= {group} else 1")
     for g in layout.groups:
         lines += _reduced_lines(kernel, layout) if g.prefix == "r0_" else _outer_lines(layout, g)
     for g in reversed(layout.groups):
@@ -180,6 +187,7 @@ def _outer_lines(layout: Layout, g: Group) -> list[str]:
         f"    {p}offset = {_wide(layout, program)} * {g.block}",
         f"    {p}index = {p}offset + {_wide(layout, arange)}",
         f"    {p}mask = {p}index < {p}numel",
+        *(f"    {line}" for line in _always(g, layout, f"{p}mask")),
     ]
 
 
@@ -217,7 +225,11 @@ def axis_lines(g: Group, body: str) -> list[str]:
 
 
 def _lines(kernel: Kernel, layout: Layout) -> list[str]:
-    return _looped_lines(kernel, layout) if kernel.form == "red" else _whole_lines(kernel, layout)
+    pairs = pairs_of(kernel)
+    kernel, loose = relaxed(kernel, pairs)
+    if kernel.form != "red":
+        return _whole_lines(kernel, layout)
+    return _looped_lines(kernel, layout, plan(kernel, pairs), loose)
 
 
 def _whole_lines(kernel: Kernel, layout: Layout) -> list[str]:
@@ -227,7 +239,7 @@ def _whole_lines(kernel: Kernel, layout: Layout) -> list[str]:
         if s.body.op == "scatter":
             body.scatter_values(s.body)
         else:
-            body.env[s.name] = body.reduce(s) if s.combine else body.value(s.body)
+            body.env[s.name] = reduced(body, s) if s.combine else body.value(s.body)
     for s in kernel.statements:
         if s.body.op == "scatter":
             body.scatter(s.body, _dims(s, layout))
@@ -240,8 +252,9 @@ def _dims(s: Statement, layout: Layout) -> frozenset[str]:
     return layout.outer if s.space == "x" or s.combine else layout.outer | {"r0_"}
 
 
-def _looped_lines(kernel: Kernel, layout: Layout) -> list[str]:
-    phases = plan(kernel)
+def _looped_lines(
+    kernel: Kernel, layout: Layout, phases: Sequence[Phase], loose: Set[str]
+) -> list[str]:
     last_use = {
         v.key: k for k, phase in enumerate(phases) for s in phase.inside for v in s.body.loads
     }
@@ -250,27 +263,30 @@ def _looped_lines(kernel: Kernel, layout: Layout) -> list[str]:
     lines: list[str] = []
     for k, phase in enumerate(phases):
         for s in phase.before:
-            _evaluate(body, s, phase.finished)
+            _evaluate(body, s, phase, loose)
         for name, store in phase.before_stores:
             body.store(body.env[name], store, layout.outer)
         if not phase.inside:
             lines += [f"    {line}" for line in body.outer]
             continue
         body.open_loop(k)
-        after = [_evaluate(body, s, phase.finished) for s in phase.inside]
+        after = [_evaluate(body, s, phase, loose) for s in phase.inside]
         for name, store in phase.inside_stores:
             body.store(body.env[name], store, layout.outer | {"r0_"})
         lines += [f"    {line}" for line in body.outer]
-        lines += _loop_lines(reduced, body.inner)
+        lines += _loop_lines(reduced, layout, body.inner)
         body.close_loop()
-        body.outer += [line for line in after if line]
+        body.outer += [line for text in after for line in text.splitlines()]
     return lines
 
 
-def _evaluate(body: Body, s: Statement, finished: frozenset[str]) -> str:
-    """One statement inside a loop or before it; returns the line that must follow the loop, or nothing."""
-    if s.name in finished:
-        return body.accumulate(s)
+def _evaluate(body: Body, s: Statement, phase: Phase, loose: Set[str]) -> str:
+    """One statement inside a loop or before it; returns the lines that must follow the loop, or nothing."""
+    for pair in phase.pairs:
+        if s.name == pair.first:
+            return paired(body, pair, s, pair.second in loose)
+    if s.name in phase.finished:
+        return accumulated(body, s)
     if s.body.op == "scatter":
         body.scatter(s.body, _dims(s, body.layout))
     else:
@@ -278,12 +294,24 @@ def _evaluate(body: Body, s: Statement, finished: frozenset[str]) -> str:
     return ""
 
 
-def _loop_lines(reduced: Group, inner: list[str]) -> list[str]:
+def _loop_lines(reduced: Group, layout: Layout, inner: list[str]) -> list[str]:
     head = [
         "r0_index = r0_offset + r0_base",
         "r0_mask = r0_index < r0_numel",
+        *_always(reduced, layout, "r0_mask"),
         "roffset = r0_offset",
         "rindex = r0_index",
         *axis_lines(reduced, "\n".join(inner)),
     ]
     return [_LOOP, *(f"        {line}" for line in (*head, *inner))]
+
+
+def _always(g: Group, layout: Layout, mask: str) -> list[str]:
+    """A mask that every block of a group passes whole is no mask: known when the kernel is compiled."""
+    if not g.numel.is_const:
+        return []
+    shape = layout.shape({g.prefix})
+    return [
+        f"if {g.numel.value} % {g.block} == 0:",
+        f"    {mask} = tl.full({shape}, True, tl.int1)",
+    ]

@@ -106,6 +106,31 @@ def maximum(a, b):
 def minimum(a, b):
     return tl.minimum(a, b, tl.PropagateNan.ALL)
 ''',
+    "fast_exp": '''
+def fast_exp(x):
+    return tl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x * 1.4426950408889634], dtype=tl.float32, is_pure=True, pack=1
+    )
+''',
+    "fast_reciprocal": '''
+def fast_reciprocal(x):
+    return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+''',
+    "one_plus_erf": '''
+def one_plus_erf(x):
+    size = tl.abs(x)
+    t = fast_reciprocal(tl.fma(size, 0.525, 1.0))
+    rest = tl.fma(t, -0.1805271974294532, 0.4143038540273474)
+    rest = tl.fma(rest, t, 0.1566337349013786)
+    rest = tl.fma(rest, t, 0.31469809700874146)
+    rest = tl.fma(rest, t, 0.2949194592615675)
+    rest = rest * t * fast_exp(-x * x)
+    return tl.where(x < 0, rest, 2.0 - rest)
+''',
+    "one_plus_tanh": '''
+def one_plus_tanh(x):
+    return 2.0 * fast_reciprocal(1.0 + fast_exp(-2.0 * x))
+''',
     "multiply": '''
 def multiply(a, b):
     return a * b
@@ -151,6 +176,51 @@ def argmax2(value, index, dim):
 def argmin2(value, index, dim):
     _, found = tl.reduce((value, index), dim, less)
     return found
+''',
+    "row_exp": '''
+def row_exp(x, FAST: tl.constexpr):
+    if FAST:
+        return fast_exp(x)
+    else:
+        return libdevice.exp(x)
+''',
+    "online_step": '''
+def online_step(top, total, y, FAST: tl.constexpr):
+    new = tl.maximum(top, tl.reduce(y, 2, maximum), tl.PropagateNan.ALL)
+    base = tl.where(new == float("-inf"), 0.0, new)
+    total = total * row_exp(top - base, FAST) + tl.sum(row_exp(y - base[:, :, None], FAST), 2)
+    return new, total
+''',
+    "online_finish": '''
+def online_finish(top, total, FAST: tl.constexpr):
+    new = tl.reduce(top, 1, maximum)
+    base = tl.where(new == float("-inf"), 0.0, new)
+    total = tl.sum(total * row_exp(top - base[:, None], FAST), 1)
+    return new[:, None], tl.where(new == float("-inf"), float("nan"), total)[:, None]
+''',
+    "moments_step": '''
+def moments_step(total, squares, y, inside, before, WHOLE: tl.constexpr, GROUP: tl.constexpr):
+    part = tl.sum(y, 2)
+    if WHOLE:
+        count = before * 0 + GROUP
+        mean = part * (1.0 / GROUP)
+        gap = y - mean[:, :, None]
+    else:
+        count = tl.sum(inside.to(y.dtype), 2)
+        mean = part / tl.maximum(count, 1.0)
+        gap = tl.where(inside, y - mean[:, :, None], 0.0)
+    off = mean - total * (1.0 / tl.maximum(before, 1.0))
+    weight = before * count / tl.maximum(before + count, 1.0)
+    return total + part, squares + tl.sum(gap * gap, 2) + off * off * weight
+''',
+    "moments_finish": '''
+def moments_finish(total, squares, length, BLOCK: tl.constexpr, GROUP: tl.constexpr):
+    lane = tl.arange(0, BLOCK // GROUP)[None, :]
+    rest = length % BLOCK - lane * GROUP
+    count = (length // BLOCK * GROUP + tl.minimum(tl.maximum(rest, 0), GROUP)).to(total.dtype)
+    whole = tl.sum(total, 1)[:, None]
+    gap = total / tl.maximum(count, 1.0) - whole / length
+    return whole, tl.sum(squares + gap * gap * count, 1)[:, None]
 ''',
 }  # fmt: skip
 
