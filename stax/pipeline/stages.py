@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from stax.artifact.artifact import Artifact
+from stax.base.errors import CaptureError
 from stax.base.observe import Event, Observer
 from stax.base.options import Options
 from stax.base.target import Target, Toolchain
@@ -63,6 +64,7 @@ def compile_captured(
     shop.watch("trace", captured)
     program = _stage("lower", lambda: lower(captured, options=options), shop)
     plan = _stage("schedule", lambda: schedule(program, options), shop)
+    _check_devices(plan, target)
     chosen = _stage("emit", lambda: emit_all(plan, target, shop.toolchain, shop.timeout_s), shop)
     given: Mapping[str, Built] = {}
     if options.tune != "off":
@@ -83,6 +85,21 @@ def compile_captured(
     )
     blobs |= {r.digest: r.data for r in ready.values()}
     return Product(artifact, blobs, tuple(ready[k] for k in sorted(ready)))
+
+
+def _check_devices(plan: Schedule, target: Target) -> None:
+    """A kernel of one target can not read the memory of another: of a call without tensors nothing says which is meant.
+    Raises CaptureError."""
+    table = plan.program.table
+    for step in plan.steps:
+        for name in () if isinstance(step, Extern) else step.tensors:
+            if table[name].device != target.kind:
+                raise CaptureError(
+                    "a tensor made on another device than the target's",
+                    expected=target.kind,
+                    found=table[name].device,
+                    hint=f"compile with a target of that kind, or give a tensor on {table[name].device}",
+                )
 
 
 def emit_all(

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import stax
+from stax.base.errors import CaptureError
 
 
 def sparse(x: torch.Tensor) -> torch.Tensor:
@@ -47,3 +48,13 @@ def test_an_error_of_the_program_is_its_own() -> None:
 
     with pytest.raises(ValueError, match="no matrices"):
         stax.compile(refuses, store="memory:")(torch.randn(2, 2))
+
+
+def test_a_kernel_of_one_device_does_not_read_another_s() -> None:
+    """A call without tensors is for the CPU, unless told; here what it makes lies on another device."""
+
+    def fn() -> torch.Tensor:
+        return torch.ones(3, device="cuda") + torch.arange(3, device="cuda")
+
+    with pytest.raises(CaptureError, match="another device"):
+        stax.compile(fn, store="memory:", fullgraph=True)()

@@ -221,7 +221,7 @@ def test_a_launch_costs_little_on_the_host() -> None:
     pointers, stream = (a.data_ptr(), out.data_ptr()), current_stream(0)
     ours = host_seconds(lambda: kernel.launch(grid, pointers, values, stream))
     config, extra = kernel._idle[-1][1:3]
-    bare = host_seconds(lambda: kernel._call(config, kernel._function, None, extra))
+    bare = host_seconds(lambda: kernel._call(config, kernel.function, None, extra))
     eager = host_seconds(lambda: torch.mul(a, 2, out=out))
     costs = f"{ours * 1e6:.2f} us, the driver {bare * 1e6:.2f} us, eager {eager * 1e6:.2f} us"
     sys.stderr.write(f"\na launch on the host: {costs}\n")

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 import stax
 from stax.ir.philox import random32
+from tests.gpu.test_cuda_launch import target
 
 pytestmark = pytest.mark.gpu
 PHILOX = stax.Options(random="philox")
@@ -19,7 +20,7 @@ TYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    return stax.compile(fn, options=PHILOX, store="memory:", fullgraph=True)
+    return stax.compile(fn, options=PHILOX, store="memory:", fullgraph=True, target=target())
 
 
 def seed() -> np.ndarray[Any, Any]:
