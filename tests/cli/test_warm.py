@@ -145,12 +145,16 @@ def test_an_interrupt_ends_the_children_and_publishes_no_tag(
 ) -> None:
     (tmp_path / "mine.py").write_text(PROGRAM)
     store = (tmp_path / "store").as_uri()
+    # However fast the machine, the compiles outlast the moment between seeing one and sending the signal.
+    slow = tmp_path / "slow-g++"
+    slow.write_text('#!/bin/sh\ng++ "$@" || exit $?\ncase "$*" in *-dump*) ;; *) sleep 2 ;; esac\n')
+    slow.chmod(0o755)
     process = subprocess.Popen(
         command(
             "warm", "mine:many", "--inputs", "mine:one", "--target", "cpu:x86-64-v2", "--store", store,
             "--tag", "mine@1",
         ),
-        cwd=tmp_path, env=environ(tmp_path), stderr=subprocess.PIPE, text=True,
+        cwd=tmp_path, env=environ(tmp_path) | {"STAX_CXX": str(slow)}, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     below = compilers_of(process)
     process.send_signal(sent)
